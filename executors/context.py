@@ -1,0 +1,57 @@
+"""What an executor may use: the one bag of state, built once by `__main__` or by the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from ..planner.settings import ResolvedSettings
+
+if TYPE_CHECKING:
+    from ..planner.plans.serve import Serve
+    from ..runtime.protocol import Runtime
+    from .events import Events
+
+ServeFunction = Callable[["Serve", "Context"], "Events"]
+
+
+@define(kw_only=True)
+class Context:
+    """Settings, folders and the runtime of this process.
+
+    `runtime` makes the runtime at its first use, so that a dry run and most commands never import it;
+    `serve` is injected by `__main__`, so executors never import `api`. `on_server` is True inside the server:
+    plans then run here, and are not sent on.
+    """
+
+    settings: ResolvedSettings
+    dry_run: bool = False
+    on_server: bool = False
+    verbosity: int = 0
+    serve: ServeFunction | None = None
+    make_runtime: Callable[[Context], Runtime] | None = None
+    _runtime: Runtime | None = field(default=None, alias="_runtime")
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime, made at first use."""
+        if self._runtime is None:
+            if self.make_runtime is None:
+                from ..runtime.pool import LocalRuntime
+
+                self._runtime = LocalRuntime()
+            else:
+                self._runtime = self.make_runtime(self)
+        return self._runtime
+
+    @property
+    def models_dir(self) -> Path:
+        return Path(self.settings.models_dir)
+
+    async def aclose(self, drain_s: float = 0.0) -> None:
+        """End what this process started."""
+        if self._runtime is not None:
+            await self._runtime.aclose(drain_s)

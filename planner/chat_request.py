@@ -1,0 +1,66 @@
+"""A conversation as plans carry it: messages and their parts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from attrs import frozen
+
+from .fields import option
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+@frozen(kw_only=True)
+class TextPart:
+    """A piece of text in a message's content."""
+
+    type: Literal["text"] = option("text", help="Kind of the part")
+    text: str = option(help="The text")
+
+
+@frozen(kw_only=True)
+class FunctionCall:
+    """The function an assistant called."""
+
+    name: str = option(help="Name of the function", min_length=1)
+    arguments: str = option("{}", help="Arguments as a JSON text")
+
+
+@frozen(kw_only=True)
+class ToolCall:
+    """One call of a tool in an assistant's message."""
+
+    id: str = option("", help="Id that the answering tool message repeats")
+    type: Literal["function"] = option("function", help="Kind of the tool")
+    function: FunctionCall = option(help="The function and its arguments")
+
+
+@frozen(kw_only=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role = option(help="Who speaks")
+    content: str | tuple[TextPart, ...] | None = option(
+        None, help="What is said: a text, or a list of text parts, or null"
+    )
+    name: str | None = option(None, help="Name of the speaker or the tool")
+    tool_calls: tuple[ToolCall, ...] = option((), help="Tools the assistant called")
+    tool_call_id: str | None = option(None, help="The call this tool message answers")
+    reasoning_content: str | None = option(None, help="What the assistant thought before this answer")
+
+
+def fold_prompt(raw: dict[str, Any]) -> dict[str, Any]:
+    """Replace the CLI's `prompt` and `system` by the `messages` they mean; other keys pass through.
+
+    `prompt` is one user message; `system`, if given, goes before all others.
+    """
+    out = {key: value for key, value in raw.items() if key not in ("prompt", "system")}
+    messages = list(out.get("messages") or [])
+    if raw.get("system") is not None:
+        messages.insert(0, {"role": "system", "content": raw["system"]})
+    if raw.get("prompt") is not None:
+        messages.append({"role": "user", "content": raw["prompt"]})
+    if messages:
+        out["messages"] = messages
+    return out

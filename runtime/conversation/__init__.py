@@ -1,0 +1,1 @@
+"""From messages to the exact prompt, and from text back to content, tool calls and reasoning."""

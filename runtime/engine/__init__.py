@@ -1,0 +1,1 @@
+"""Batching, prefix sharing and speculation over one backend; pure but for engine.py."""
