@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -13,6 +13,7 @@ from ..planner.settings import ResolvedSettings
 if TYPE_CHECKING:
     from ..planner.plans.serve import Serve
     from ..runtime.protocol import Runtime
+    from ..runtime.types import BackendName
     from .events import Events
 
 ServeFunction = Callable[["Serve", "Context"], "Events"]
@@ -33,6 +34,14 @@ class Context:
     verbosity: int = 0
     serve: ServeFunction | None = None
     make_runtime: Callable[[Context], Runtime] | None = None
+    backend: BackendName = "llama"
+    """What computes the answers of models loaded here."""
+    backend_options: dict[str, Any] = field(factory=dict)
+    """`LoadSpec.options` of models loaded here."""
+    default_model_id: str | None = None
+    """The model `local-model` means in this process, once `serve --model` or `models load --make-default` said so."""
+    instance: str = ""
+    """The running server's instance id; empty elsewhere."""
     _runtime: Runtime | None = field(default=None, alias="_runtime")
 
     @property

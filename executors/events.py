@@ -1,11 +1,14 @@
-"""What an executor yields: progress, records, deltas and one result."""
+"""What an executor yields (progress, records, deltas and one result) and how that travels as lines of JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
+
+from ..errors import LocalLLMError, error_from_dict
 
 
 @frozen(kw_only=True)
@@ -45,7 +48,7 @@ class Delta:
 
 @frozen(kw_only=True)
 class Result:
-    """The end of a plan that ran; `ok=False` means it ran and the answer is no (exit 1). `data` holds JSON values only."""
+    """The end of a plan that ran; `ok=False` means the answer is no (exit 1). `data` holds JSON values only."""
 
     data: dict[str, Any]
     ok: bool = True
@@ -53,3 +56,52 @@ class Result:
 
 Event = Progress | Record | Delta | Result
 Events = AsyncIterator[Event]
+
+
+def event_to_dict(event: Event) -> dict[str, Any]:
+    """The event as one JSON object with `event` naming its kind; fields at their defaults are left out."""
+    if isinstance(event, Result):
+        return {"event": "result", "ok": event.ok, "data": event.data}
+    if isinstance(event, Record):
+        return {"event": "record", "data": event.data}
+    if isinstance(event, Delta):
+        return _without_defaults("delta", event, ("index", "delta"))
+    return _without_defaults("progress", event, ("stage",))
+
+
+def error_to_dict(error: LocalLLMError) -> dict[str, Any]:
+    """The line that ends a stream of events instead of a result."""
+    return {"event": "error", "error": error.as_dict()}
+
+
+def event_from_dict(raw: dict[str, Any]) -> Event:
+    """Rebuild what `event_to_dict` wrote. Raises the error of an error line, and ValueError for anything else."""
+    kind = raw.get("event")
+    if kind == "error":
+        raise error_from_dict(raw.get("error") or {})
+    known = {"result": Result, "record": Record, "delta": Delta, "progress": Progress}
+    cls = known.get(str(kind))
+    if cls is None:
+        raise ValueError(f"`{kind}` is not a kind of event")
+    # a newer server may add fields: results are open, so what we don't know is dropped
+    fields = {name: raw[name] for name in cls.__slots__ if name in raw and not name.startswith("__")}
+    try:
+        event: Event = cls(**fields)
+    except TypeError as error:
+        raise ValueError(f"a `{kind}` event lacks a field: {error}") from None
+    return event
+
+
+def to_line(event: Event | LocalLLMError) -> str:
+    """One NDJSON line, newline included; ASCII only, so that no encoding can break it."""
+    raw = error_to_dict(event) if isinstance(event, LocalLLMError) else event_to_dict(event)
+    return json.dumps(raw, separators=(",", ":")) + "\n"
+
+
+def _without_defaults(kind: str, event: Progress | Delta, always: tuple[str, ...]) -> dict[str, Any]:
+    out: dict[str, Any] = {"event": kind}
+    for attribute in fields(type(event)):
+        value = getattr(event, attribute.name)
+        if attribute.name in always or value not in (None, ""):
+            out[attribute.name] = value
+    return out

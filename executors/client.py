@@ -1,0 +1,156 @@
+"""The way to a running server: is it one of ours, and plans sent to it with their events back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from attrs import frozen
+
+from ..errors import BadInput, LocalLLMError, RuntimeFailed, ServerUnreachable, Unauthorized, error_from_dict
+from .events import Event, Events, Result, event_from_dict
+
+if TYPE_CHECKING:
+    import httpx
+
+    from ..planner.codec import CommandPlan
+    from .context import Context
+
+MARKER = "localllm"
+"""What `GET /health` of our server has under `server`."""
+
+PROBE_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 5.0
+START_HINT = "start one with `localllm serve`, or name another with `--server`"
+
+
+@frozen(kw_only=True)
+class ServerInfo:
+    """A localllm server that answers."""
+
+    url: str
+    instance: str
+    version: str
+
+
+async def find_server(ctx: Context) -> ServerInfo:
+    """The server at the setting `server`. Raises ServerUnreachable where none of ours answers."""
+    async with _connect(ctx) as http:
+        return await _probe(http, ctx.settings.server)
+
+
+async def send_plan(plan: CommandPlan, ctx: Context, *, dry_run: bool = False) -> Events:
+    """Run the plan on the server and yield its events as they come.
+
+    Errors of the server come back as the class they had there. `status` turns "no server" into its answer.
+    """
+    try:
+        async with _connect(ctx) as http:
+            await _probe(http, ctx.settings.server)
+            async for event in _post_plan(http, plan, ctx, dry_run):
+                yield event
+    except ServerUnreachable as error:
+        if plan.command != "status":
+            raise
+        from .status import not_running
+
+        yield not_running(ctx, error.message)
+
+
+async def _probe(http: httpx.AsyncClient, url: str) -> ServerInfo:
+    """Ask `/health` without the key: a stranger on the port must not learn it."""
+    import httpx
+
+    try:
+        answer = await http.get("/health", timeout=PROBE_TIMEOUT_S, headers={"authorization": ""})
+        raw = answer.json() if answer.status_code < 500 else {}
+    except httpx.HTTPError as error:
+        raise ServerUnreachable(f"no server answers at `{url}`", hint=START_HINT, reason=_reason(error)) from None
+    except ValueError:
+        raw = {}
+    if not isinstance(raw, dict) or raw.get("server") != MARKER:
+        raise ServerUnreachable(
+            f"what answers at `{url}` is not a localllm server", hint="another program holds that port: see `--server`"
+        )
+    return ServerInfo(url=url, instance=str(raw.get("instance", "")), version=str(raw.get("version", "")))
+
+
+async def _post_plan(http: httpx.AsyncClient, plan: CommandPlan, ctx: Context, dry_run: bool) -> AsyncIterator[Event]:
+    import httpx
+
+    from ..planner.codec import dump_plan
+
+    body = {"plan": dump_plan(plan), "dry_run": dry_run}
+    url = ctx.settings.server
+    try:
+        async with http.stream("POST", "/admin/plans", json=body) as answer:
+            if answer.status_code != 200:
+                raise error_of_answer(answer.status_code, await answer.aread())
+            ended = False
+            async for line in answer.aiter_lines():
+                if not line.strip():
+                    continue  # a server may send blank lines to keep the connection alive
+                event = _event_of(line)
+                ended = isinstance(event, Result)
+                yield event
+            if not ended:
+                raise ServerUnreachable(f"the server at `{url}` closed the connection before the result")
+    except httpx.TimeoutException:
+        raise ServerUnreachable(f"the server at `{url}` does not answer in time") from None
+    except httpx.HTTPError as error:
+        raise ServerUnreachable(f"the connection to `{url}` broke: {_reason(error)}") from None
+
+
+def error_of_answer(status: int, body: bytes) -> LocalLLMError:
+    """The server's error as an exception of ours, so that its exit code survives the wire.
+
+    Our servers put the whole error beside OpenAI's four fields, under `localllm`; without it the status decides.
+    """
+    try:
+        raw = json.loads(body)["error"]
+        full = raw.get("localllm") or raw
+        message = str(full.get("message") or raw.get("message") or "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        full, message = {}, ""
+    if full.get("code"):
+        return error_from_dict({**full, "message": message or f"the server answered with status {status}"})
+    message = message or f"the server answered with status {status}"
+    if status == 401:
+        return Unauthorized(message)
+    return BadInput(message) if status < 500 else RuntimeFailed(message)
+
+
+def _event_of(line: str) -> Event:
+    try:
+        return event_from_dict(json.loads(line))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RuntimeFailed(f"the server sent a line that is no event: {error}") from None
+
+
+@asynccontextmanager
+async def _connect(ctx: Context) -> AsyncIterator[httpx.AsyncClient]:
+    import httpx
+
+    url = ctx.settings.server
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(f"`{url}` is not the address of a server", hint="it looks like `http://127.0.0.1:8484`")
+    loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    key = ctx.settings.api_key
+    async with httpx.AsyncClient(
+        base_url=url,
+        headers={"authorization": f"Bearer {key}"} if key else {},
+        # an answer takes as long as the model needs; only the way there is bounded
+        timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+        # a proxy from the environment must not swallow calls to this machine
+        trust_env=not loopback,
+        follow_redirects=False,
+    ) as http:
+        yield http
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,150 @@
+"""The one place where a plan meets its executor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, assert_never
+
+from ..errors import Unsupported
+from .preview import Executor, preview_of
+
+if TYPE_CHECKING:
+    from ..planner.codec import CommandPlan
+    from .context import Context
+    from .events import Events
+
+
+def executor_of(plan: CommandPlan, ctx: Context) -> Executor:
+    """The executor of a plan; imports that noun's module and no other."""
+    match plan.command:
+        case "status":
+            from .status import status
+
+            return status
+        case "models.scan":
+            from .models import scan
+
+            return scan
+        case "models.list":
+            from .models import list_models
+
+            return list_models
+        case "models.show":
+            from .models import show
+
+            return show
+        case "models.load":
+            from .models import load
+
+            return load
+        case "models.unload":
+            from .models import unload
+
+            return unload
+        case "models.pull":
+            from .pull import pull
+
+            return pull
+        case "auth.enable":
+            from .auth import enable
+
+            return enable
+        case "auth.disable":
+            from .auth import disable
+
+            return disable
+        case "auth.status":
+            from .auth import auth_status
+
+            return auth_status
+        case "config.get":
+            from .config import get
+
+            return get
+        case "config.set":
+            from .config import set_value
+
+            return set_value
+        case "config.unset":
+            from .config import unset
+
+            return unset
+        case "config.list":
+            from .config import list_settings
+
+            return list_settings
+        case "bench.latency":
+            from .bench import latency
+
+            return latency
+        case "bench.throughput":
+            from .bench import throughput
+
+            return throughput
+        case "logs":
+            from .logs import logs
+
+            return logs
+        case "doctor":
+            from .doctor import doctor
+
+            return doctor
+        case "chat":
+            from .chat import chat
+
+            return chat
+        case "serve":
+            return _serve_of(ctx)
+        case "apply":
+            from .apply import apply
+
+            return apply
+        case "version":
+            from .version import version
+
+            return version
+        case unknown:
+            assert_never(unknown)
+
+
+def preview(plan: CommandPlan, ctx: Context) -> dict[str, Any]:
+    """The report of a dry run. Synchronous, so that the command line needs no event loop for it.
+
+    Raises Unsupported where the executor cannot say what it would do: a dry run never looks green by accident.
+    """
+    facts_of = preview_of(executor_of(plan, ctx))
+    if facts_of is None:
+        raise Unsupported(f"`{plan.command}` cannot do a dry run")
+    from ..planner.report import build_report
+
+    return build_report(plan, facts_of(plan, ctx), ctx.settings)
+
+
+async def dispatch(plan: CommandPlan, ctx: Context) -> Events:
+    """Run the plan and yield its events: any number, then one `Result`, or a LocalLLMError is raised.
+
+    In a dry run no executor is called: the only event is a `Result` with the report. A plan that belongs to
+    the server is sent there, unless this process is the server.
+    """
+    from .events import Result
+
+    if ctx.dry_run:
+        yield Result(data=preview(plan, ctx))
+        return
+    if plan.where == "server" and not ctx.on_server:
+        from .client import send_plan
+
+        events = send_plan(plan, ctx)
+    else:
+        events = executor_of(plan, ctx)(plan, ctx)
+    try:
+        async for event in events:
+            yield event
+    finally:
+        # closing must reach the executor at once: that is what cancels a request in the engine
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+def _serve_of(ctx: Context) -> Executor:
+    if ctx.serve is None:
+        raise Unsupported("`serve` cannot run here", hint="run `localllm serve` from a shell")
+    return ctx.serve

@@ -1,0 +1,64 @@
+"""`localllm status`: the running server, its loaded models and their memory."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ..planner.report import Facts
+from .events import Result
+from .preview import previewed
+
+if TYPE_CHECKING:
+    from ..planner.plans.status import Status
+    from .context import Context
+    from .events import Events
+
+
+def preview_status(_plan: Status, ctx: Context) -> Facts:
+    """Only the server knows; a dry run does not ask it."""
+    return Facts(
+        effects=("read",),
+        resolved={"server": ctx.settings.server},
+        unknown=("whether a server answers, and what it has loaded",),
+    )
+
+
+@previewed(preview_status)
+async def status(_plan: Status, ctx: Context) -> Events:
+    """What this server has loaded; runs inside the server only."""
+    from attrs import asdict
+
+    from .version import localllm_version
+
+    models = []
+    for model in await ctx.runtime.status():
+        row: dict[str, Any] = asdict(model)
+        # where a file lies on the server is not the client's business
+        row["spec"].pop("path")
+        models.append(row)
+    yield Result(
+        data={
+            "running": True,
+            "server": ctx.settings.server,
+            "version": localllm_version(),
+            "pid": os.getpid(),
+            "instance": ctx.instance,
+            "default_model": ctx.default_model_id,
+            "models": models,
+        }
+    )
+
+
+def not_running(ctx: Context, reason: str) -> Result:
+    """The result of `status` where no server answers: an answer, not an error."""
+    from .instance import live_instance
+
+    hint = "start one with `localllm serve`"
+    other = live_instance(ctx.settings.state_dir)
+    if other is not None and other.url.rstrip("/") != ctx.settings.server.rstrip("/"):
+        hint = f"a server runs at {other.url}: pass it with `--server`"
+    return Result(
+        ok=False,
+        data={"running": False, "server": ctx.settings.server, "reason": reason, "hint": hint, "models": []},
+    )
