@@ -46,6 +46,8 @@ class FieldSpec:
     positional: bool = False
     client_path: bool = False
     """Names a file or folder of the machine the plan was written on, so it may not travel to a server."""
+    secret: bool = False
+    """Never shown, never in a file: only the environment may carry it."""
     example: Any = None
 
 

@@ -1,0 +1,139 @@
+"""The one door in: a raw dict becomes a plan, checked against its published schema first."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+import attrs
+
+from ..errors import InvalidPlan
+from .plans import COMMANDS, plan_class
+
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+    from .plan_union import CommandPlan
+
+
+def load_plan(raw: Mapping[str, Any]) -> CommandPlan:
+    """The plan a raw dict means. Raises InvalidPlan with every problem in `data["problems"]`.
+
+    The schema comes first because cattrs structures and does not validate: alone it turns `"false"` into True.
+    """
+    from ..schemas import Problem, problems
+
+    if not isinstance(raw, Mapping):
+        raise _invalid([Problem("$", f"a plan is a JSON object, not {_json_type(raw)}")])
+    command = raw.get("command")
+    if not isinstance(command, str) or command not in COMMANDS:
+        raise _unknown_command(command)
+    document = dict(raw)
+    found = problems(f"plan.{command}", document)
+    if found:
+        raise _invalid(found)
+    del document["command"]
+    try:
+        plan: CommandPlan = _converter().structure(document, plan_class(command))
+    except ValueError as error:
+        # A rule that a schema cannot say, kept by a validator of the class.
+        raise _invalid([Problem("$", str(error))]) from error
+    return plan
+
+
+def dump_plan(plan: CommandPlan) -> dict[str, Any]:
+    """The plan as JSON values with `command` first and every default filled in; `load_plan` takes it back."""
+    return {"command": plan.command, **_dump(plan)}
+
+
+def _dump(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_dump(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _dump(item) for key, item in value.items()}
+    if attrs.has(type(value)):
+        return {field.name: _dump(getattr(value, field.name)) for field in attrs.fields(type(value))}
+    return value
+
+
+def _invalid(found: list[Any]) -> InvalidPlan:
+    first = found[0]
+    rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    listed = [{"path": problem.path, "message": problem.message} for problem in found]
+    hint = "\n".join(str(problem) for problem in found[1:]) or None
+    return InvalidPlan(f"{first}{rest}", hint=hint, param=first.path, problems=listed)
+
+
+def _unknown_command(command: Any) -> InvalidPlan:
+    from difflib import get_close_matches
+
+    near: list[str]
+    if command is None:
+        message, near = "the plan names no command", []
+    elif not isinstance(command, str):
+        message, near = f"a command is a string, not {_json_type(command)}", []
+    else:
+        message, near = f"unknown command `{command[:100]}`", get_close_matches(command, COMMANDS, n=1)
+    hint = f"did you mean `{near[0]}`?" if near else "commands: " + ", ".join(COMMANDS)
+    problem = {"path": "$.command", "message": message}
+    return InvalidPlan(f"$.command: {message}", hint=hint, param="$.command", problems=[problem])
+
+
+def _json_type(value: Any) -> str:
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "an array",
+        dict: "an object",
+    }
+    return "null" if value is None else names.get(type(value), type(value).__name__)
+
+
+@lru_cache(maxsize=1)
+def _converter() -> Converter:
+    from cattrs import Converter
+
+    converter = Converter(detailed_validation=False, forbid_extra_keys=True)
+    converter.register_structure_hook_factory(_is_union, lambda union: _union_hook(converter, union))
+    converter.register_structure_hook_func(lambda cls: cls is Any, lambda value, _: value)
+    return converter
+
+
+def _is_union(cls: Any) -> bool:
+    return get_origin(cls) in (Union, types.UnionType)
+
+
+def _union_hook(converter: Converter, union: Any) -> Any:
+    """Pick the member by the value's JSON type; the schema has made sure that one fits."""
+    members = [member for member in get_args(union) if member is not type(None)]
+
+    def structure(value: Any, _cls: Any) -> Any:
+        if value is None:
+            return None
+        for member in members:
+            if _fits(value, member):
+                return converter.structure(value, member)
+        raise ValueError(f"{value!r} fits no member of {union}")
+
+    return structure
+
+
+def _fits(value: Any, member: Any) -> bool:
+    origin = get_origin(member)
+    if origin is Literal:
+        return value in get_args(member)
+    if origin is tuple:
+        return isinstance(value, (list, tuple))
+    if origin is dict:
+        return isinstance(value, dict)
+    if member is Any:
+        return True
+    if member in (int, float):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if attrs.has(member):
+        return isinstance(value, dict)
+    return isinstance(value, member)
