@@ -1,0 +1,35 @@
+"""Models that `models pull` knows how to fetch, and the short names they go by."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib import resources
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class KnownModel:
+    """A GGUF file inside a wheel of the package index."""
+
+    name: str
+    package: str
+    version: str
+    member: str
+    file: str
+    size_bytes: int
+    sha256: str
+    license: str
+
+    @property
+    def model_id(self) -> str:
+        """The id it has in the catalog once it is in the models folder."""
+        return self.file.removesuffix(".gguf")
+
+
+@cache
+def known_models() -> dict[str, KnownModel]:
+    """The pull table, by name."""
+    text = resources.files(__package__).joinpath("known.toml").read_text("utf-8")
+    return {name: KnownModel(name=name, **row) for name, row in tomllib.loads(text).items()}
