@@ -21,7 +21,8 @@ Edges (CLI, HTTP, frames) read `code`, `exit_code`, `http_status`, and never ask
     │   ├── StalePlan         5   409   carries the preconditions that no longer hold
     │   ├── ModelLoading      5   503
     │   ├── CoolingDown       5   503
-    │   └── ShuttingDown      5   503
+    │   ├── ShuttingDown      5   503
+    │   └── TimedOut          5   503   the request's own `timeout_s` ran out
     ├── RuntimeFailed         6   500   load, decode, worker
     │   ├── ModelLoadFailed   6   500
     │   ├── OutOfMemory       6   507
@@ -199,6 +200,12 @@ class ShuttingDown(TryLater):
     """The server takes no new work."""
 
     code = "shutting_down"
+
+
+class TimedOut(TryLater):
+    """The answer was not complete within the request's own `timeout_s`."""
+
+    code = "timed_out"
 
 
 class RuntimeFailed(LocalLLMError):

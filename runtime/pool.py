@@ -1,0 +1,424 @@
+"""`LocalRuntime`: one worker process a loaded model; load once, watch, restart, evict, unload.
+
+A model's states are closed and each ends by a time-out: `loading` (given up without progress), `ready`, `unloading`
+(killed after a grace time), `cooling_down` (its worker died; a request starts a new one once the pause is over).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+from attrs import define, field
+
+from ..errors import (
+    CoolingDown,
+    InUse,
+    LocalLLMError,
+    ModelLoading,
+    ModelNotFound,
+    OutOfMemory,
+    QueueFull,
+    ShuttingDown,
+    TimedOut,
+    TryLater,
+)
+from .messages import Loaded, Status
+from .metrics import RequestMetrics
+from .process import LogLine, Stream, WorkerProcess
+from .protocol import LoadProgress
+from .residency import Deaths, Limits, Resident, Room, make_room
+from .types import Done, GenerateRequest, LoadedModel, LoadSpec, ModelState, Output
+
+_SPLIT = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+
+@define(eq=False, kw_only=True)
+class _Entry:
+    """One model of the pool: its worker, its state and who uses it."""
+
+    spec: LoadSpec
+    state: ModelState = "loading"
+    worker: WorkerProcess | None = None
+    report: Loaded = field(factory=lambda: Loaded({}, {}, (), {}))
+    last_status: Status = field(factory=lambda: Status(0))
+    metrics: RequestMetrics = field(factory=RequestMetrics)
+    load: asyncio.Task[None] | None = None
+    end: asyncio.Task[None] | None = None
+    ended_by: LocalLLMError | None = None
+    listeners: list[LoadProgress] = field(factory=list)
+    memory_bytes: int = 0
+    admitted: bool = False
+    load_s: float = 0.0
+    loaded_at: float | None = None
+    last_used_at: float | None = None
+    used: float = 0.0
+    open: int = 0
+    ttl: asyncio.TimerHandle | None = None
+
+    def slots(self) -> int:
+        return int(self.report.applied.get("n_slots") or 1)
+
+    def progress(self, stage: str, fraction: float) -> None:
+        for listener in self.listeners:
+            listener(stage, fraction)
+
+    def touch(self) -> None:
+        self.used, self.last_used_at = time.monotonic(), time.time()
+
+    def resident(self) -> Resident:
+        return Resident(
+            model_id=self.spec.model_id,
+            memory_bytes=self.memory_bytes,
+            last_used=self.used,
+            busy=self.open > 0 or self.state != "ready",
+            pinned=self.spec.pin,
+        )
+
+    def snapshot(self) -> LoadedModel:
+        running = min(self.open, self.slots())
+        return LoadedModel(
+            model_id=self.spec.model_id,
+            state=self.state,
+            backend=self.spec.backend,
+            spec=self.spec,
+            pid=self.worker.pid if self.worker else None,
+            applied=self.report.applied,
+            origins=self.report.origins,
+            warnings=self.report.warnings,
+            memory=self.report.memory,
+            load_s=self.load_s,
+            loaded_at=self.loaded_at,
+            last_used_at=self.last_used_at,
+            requests_running=running,
+            requests_queued=self.open - running,
+            slots=self.last_status.slots if self.worker else (),
+            metrics={**(self.last_status.metrics if self.worker else {}), **self.metrics.as_dict()},
+            pinned=self.spec.pin,
+        )
+
+
+class LocalRuntime:
+    """The `Runtime` of this machine. All methods belong to one event loop."""
+
+    def __init__(self, limits: Limits | None = None, *, on_log: LogLine | None = None) -> None:
+        self._limits = limits or Limits()
+        self._on_log = on_log
+        self._entries: dict[str, _Entry] = {}
+        self._deaths: dict[str, Deaths] = {}
+        self._evicted: dict[str, LoadSpec] = {}
+        self._admission = asyncio.Lock()
+        self._quiet = asyncio.Event()
+        self._closing = False
+
+    # -- loading -------------------------------------------------------------------------------------------------
+
+    async def load(self, spec: LoadSpec, on_progress: LoadProgress | None = None) -> LoadedModel:
+        """Load the model, or join the load that runs, or return the loaded one."""
+        entry = await self._settled(spec.model_id)
+        if entry is None or entry.state == "cooling_down":
+            entry = self._begin_load(spec, entry)
+        entry.touch()
+        self._arm_ttl(entry)
+        if entry.load is not None:
+            if on_progress is not None:
+                entry.listeners.append(on_progress)
+            await self._join(entry, entry.load)
+        return entry.snapshot()
+
+    async def _join(self, entry: _Entry, load: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.shield(load)
+        except asyncio.CancelledError:
+            if load.cancelled() and entry.ended_by is not None:  # it was ended before it began; this task was not
+                raise entry.ended_by from None
+            raise
+
+    async def _settled(self, model_id: str) -> _Entry | None:
+        """The model's entry, once it is not on its way out."""
+        while True:
+            if self._closing:
+                raise ShuttingDown("the runtime is shutting down")
+            entry = self._entries.get(model_id)
+            if entry is None or entry.end is None:
+                return entry
+            await asyncio.shield(entry.end)
+
+    def _begin_load(self, spec: LoadSpec, dead: _Entry | None) -> _Entry:
+        deaths = self._deaths.setdefault(spec.model_id, Deaths(self._limits))
+        wait_s = deaths.cooling_s(time.monotonic())
+        if wait_s > 0:
+            raise CoolingDown(
+                f"the worker of `{spec.model_id}` died too often and is left alone for {wait_s:.0f} s",
+                hint="`localllm logs` shows why it died",
+                retry_after_s=int(wait_s) + 1,
+                model_id=spec.model_id,
+            )
+        entry = _Entry(spec=spec, metrics=dead.metrics if dead else RequestMetrics())
+        if dead is not None:
+            self._disarm_ttl(dead)
+        self._entries[spec.model_id] = entry
+        entry.load = asyncio.get_running_loop().create_task(self._load(entry, deaths))
+        # Whoever started it may be gone when it fails; the error is then nobody's, and no cause for a warning.
+        entry.load.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return entry
+
+    async def _load(self, entry: _Entry, deaths: Deaths) -> None:
+        began = time.monotonic()
+        spec = entry.spec
+        try:
+            await asyncio.sleep(deaths.backoff_s(began))
+            async with self._admission:
+                await self._admit(entry)
+            entry.worker = await WorkerProcess.spawn(spec.model_id, self._on_log)
+            entry.report = await entry.worker.load(spec, entry.progress, self._limits.load_stall_s)
+        except BaseException as error:
+            await self._give_up(entry, deaths, error)
+            if entry.ended_by is not None and isinstance(error, asyncio.CancelledError):
+                raise entry.ended_by from None
+            raise
+        finally:
+            entry.load = None
+            entry.listeners.clear()
+        entry.state = "ready"
+        entry.load_s, entry.loaded_at = time.monotonic() - began, time.time()
+        entry.memory_bytes = int(entry.report.memory.get("total_bytes") or entry.memory_bytes)
+        entry.worker.on_death = partial(self._died, entry)
+        self._evicted.pop(spec.model_id, None)
+        entry.touch()
+        self._arm_ttl(entry)
+
+    async def _give_up(self, entry: _Entry, deaths: Deaths, error: BaseException) -> None:
+        """A load failed: no worker stays, and the model is listed no longer."""
+        if entry.worker is not None:
+            if entry.worker.died:
+                deaths.record(time.monotonic())
+            await entry.worker.stop(_as_error(error), self._limits.stop_grace_s)
+        self._forget(entry)
+
+    async def _admit(self, entry: _Entry) -> None:
+        """Make room for the model, or say what stands in the way."""
+        entry.memory_bytes = expected_bytes(entry.spec)
+        model_id = entry.spec.model_id
+        while (room := self._room(entry.spec, entry.memory_bytes)).evict:
+            victim = self._entries[room.evict[0]]
+            self._evicted[victim.spec.model_id] = victim.spec
+            await self._end(victim, TryLater(f"model `{victim.spec.model_id}` made room for `{model_id}`"))
+        if not room.fits and room.in_the_way:
+            busy = ", ".join(f"`{name}`" for name in room.in_the_way)
+            raise InUse(
+                f"no room for model `{model_id}` while {busy} answers requests",
+                hint="try again when they are done, or unload one with `--force`",
+                in_the_way=list(room.in_the_way),
+            )
+        if not room.fits:
+            raise OutOfMemory(
+                f"model `{model_id}` does not fit beside the pinned models in the memory budget",
+                hint="unpin or unload one, or raise the budget",
+                needed_bytes=entry.memory_bytes,
+                memory_budget_bytes=self._limits.memory_budget_bytes,
+                max_loaded=self._limits.max_loaded,
+            )
+        entry.admitted = True
+
+    def _room(self, spec: LoadSpec, needed_bytes: int) -> Room:
+        others = [
+            entry.resident()
+            for entry in self._entries.values()
+            if entry.spec.model_id != spec.model_id and (entry.admitted and entry.state != "cooling_down")
+        ]
+        return make_room(others, needed_bytes, self._limits)
+
+    def would_evict(self, spec: LoadSpec) -> tuple[str, ...]:
+        """Which models a load of `spec` would unload right now."""
+        entry = self._entries.get(spec.model_id)
+        if entry is not None and entry.state in ("loading", "ready"):
+            return ()
+        return self._room(spec, expected_bytes(spec)).evict
+
+    def _died(self, entry: _Entry, error: LocalLLMError) -> None:
+        self._deaths[entry.spec.model_id].record(time.monotonic())
+        entry.metrics.worker_deaths_total += 1
+        entry.worker = None
+        entry.state = "cooling_down"
+        if self._on_log is not None:
+            self._on_log(entry.spec.model_id, "error", error.message)
+
+    # -- unloading -----------------------------------------------------------------------------------------------
+
+    async def unload(self, model_id: str, *, force: bool = False) -> None:
+        """End the model's worker; returns when the process is gone."""
+        entry = self._entries.get(model_id)
+        if entry is None:
+            raise self._not_loaded(model_id)
+        if entry.end is None and not force:
+            if entry.state == "loading":
+                raise ModelLoading(f"model `{model_id}` is being loaded", hint="`--force` gives the load up")
+            if entry.open:
+                raise InUse(
+                    f"model `{model_id}` answers {entry.open} request{'s' * (entry.open > 1)}",
+                    hint="`--force` ends them",
+                    requests=entry.open,
+                )
+        self._evicted.pop(model_id, None)
+        await self._end(entry, TryLater(f"model `{model_id}` was unloaded"))
+
+    async def _end(self, entry: _Entry, error: LocalLLMError) -> None:
+        """End the entry's worker, once; a caller that goes away does not stop the ending."""
+        if entry.end is None:
+            entry.ended_by, entry.state = error, "unloading"
+            self._disarm_ttl(entry)
+            entry.end = asyncio.get_running_loop().create_task(self._end_worker(entry, error))
+        await asyncio.shield(entry.end)
+
+    async def _end_worker(self, entry: _Entry, error: LocalLLMError) -> None:
+        try:
+            if entry.load is not None:
+                load = entry.load
+                load.cancel()
+                await asyncio.wait([load])
+            elif entry.worker is not None:
+                await entry.worker.stop(error, self._limits.stop_grace_s)
+        finally:
+            self._forget(entry)
+
+    def _forget(self, entry: _Entry) -> None:
+        if self._entries.get(entry.spec.model_id) is entry:
+            del self._entries[entry.spec.model_id]
+
+    def _not_loaded(self, model_id: str) -> ModelNotFound:
+        return ModelNotFound(
+            f"model `{model_id}` is not loaded", hint="`localllm status` lists what is", available=list(self._entries)
+        )
+
+    def _arm_ttl(self, entry: _Entry) -> None:
+        """Count the idle time from now."""
+        self._disarm_ttl(entry)
+        ttl_s = entry.spec.options.get("idle_ttl_s", self._limits.idle_ttl_s)
+        if ttl_s is not None and not entry.spec.pin and not entry.open and entry.load is None:
+            entry.ttl = asyncio.get_running_loop().call_later(float(ttl_s), self._expire, entry)
+
+    def _disarm_ttl(self, entry: _Entry) -> None:
+        if entry.ttl is not None:
+            entry.ttl.cancel()
+            entry.ttl = None
+
+    def _expire(self, entry: _Entry) -> None:
+        model_id = entry.spec.model_id
+        self._evicted[model_id] = entry.spec
+        entry.ended_by, entry.state = TryLater(f"model `{model_id}` was unloaded after being idle"), "unloading"
+        entry.end = asyncio.get_running_loop().create_task(self._end_worker(entry, entry.ended_by))
+
+    # -- telling -------------------------------------------------------------------------------------------------
+
+    def loaded(self) -> list[LoadedModel]:
+        """Every model of the pool in order of loading, as far as known without asking a worker."""
+        return [entry.snapshot() for entry in self._entries.values()]
+
+    async def status(self) -> list[LoadedModel]:
+        """Like `loaded`, with slots and counters asked from the workers; a busy worker's are those it told last."""
+        await asyncio.gather(*(self._refresh(entry) for entry in list(self._entries.values())))
+        return self.loaded()
+
+    async def _refresh(self, entry: _Entry) -> None:
+        if entry.worker is None or entry.state != "ready":
+            return
+        answer = await entry.worker.status(self._limits.status_timeout_s)
+        if answer is not None:
+            entry.last_status = answer
+
+    # -- answering -----------------------------------------------------------------------------------------------
+
+    async def generate(self, model_id: str, request: GenerateRequest) -> AsyncIterator[Output]:
+        """Answer a request; closing the iterator cancels it."""
+        entry = await self._ready(model_id)
+        worker = entry.worker
+        assert worker is not None
+        if entry.open >= entry.slots() + self._limits.queue_limit:
+            raise QueueFull(
+                f"{entry.open} requests wait for model `{model_id}`",
+                retry_after_s=2,
+                queue_limit=self._limits.queue_limit,
+            )
+        stream = worker.open(request)
+        meter = entry.metrics.begin(time.monotonic())
+        entry.open += 1
+        self._disarm_ttl(entry)
+        self._set_deadline(stream, request)
+        try:
+            while True:
+                output = await stream.next()
+                meter.saw(output, time.monotonic())
+                yield output
+                if type(output) is Done:
+                    return
+        finally:
+            worker.close(stream)
+            meter.end()
+            entry.open -= 1
+            entry.touch()
+            if entry.end is None:
+                self._arm_ttl(entry)
+            if not self._busy():
+                self._quiet.set()
+
+    async def _ready(self, model_id: str) -> _Entry:
+        """The model's entry with a live worker; starts a dead or evicted one again."""
+        entry = self._entries.get(model_id)
+        if not self._closing and entry is not None and entry.state == "ready":
+            return entry
+        entry = await self._settled(model_id)
+        spec = entry.spec if entry is not None else self._evicted.get(model_id)
+        if spec is None:
+            raise self._not_loaded(model_id)
+        await self.load(spec)
+        entry = self._entries.get(model_id)
+        if entry is None or entry.state != "ready":
+            raise TryLater(f"model `{model_id}` was unloaded meanwhile")
+        return entry
+
+    def _set_deadline(self, stream: Stream, request: GenerateRequest) -> None:
+        if request.timeout_s is not None:
+            error = TimedOut(f"no complete answer within {request.timeout_s:g} s", timeout_s=request.timeout_s)
+            stream.timer = asyncio.get_running_loop().call_later(request.timeout_s, stream.push, error)
+
+    def _busy(self) -> bool:
+        return any(entry.open for entry in self._entries.values())
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    async def aclose(self, drain_s: float = 0.0) -> None:
+        """Take no more work, give running requests `drain_s` seconds, end every worker."""
+        self._closing = True
+        deadline = time.monotonic() + drain_s
+        while self._busy() and (left_s := deadline - time.monotonic()) > 0:
+            self._quiet.clear()
+            try:
+                await asyncio.wait_for(self._quiet.wait(), left_s)
+            except TimeoutError:
+                break
+        error = ShuttingDown("the runtime is shutting down")
+        await asyncio.gather(*(self._end(entry, error) for entry in list(self._entries.values())))
+
+
+def _as_error(error: BaseException) -> LocalLLMError:
+    return error if isinstance(error, LocalLLMError) else ShuttingDown("the load was given up")
+
+
+def expected_bytes(spec: LoadSpec) -> int:
+    """What a model will take, before it is loaded: `options["memory_bytes"]`, else the size of its files."""
+    given = spec.options.get("memory_bytes")
+    if given is not None:
+        return int(given)
+    if not spec.path:
+        return 0
+    first = Path(spec.path)
+    files = [first]
+    if split := _SPLIT.fullmatch(first.name):
+        count = split["count"]
+        files = [first.with_name(f"{split['stem']}-{at:05d}-of-{count}.gguf") for at in range(1, int(count) + 1)]
+    return sum(file.stat().st_size for file in files if file.is_file())
