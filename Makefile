@@ -18,8 +18,8 @@ WHEEL_DIR := $(CACHE)/wheels/llama_cpp_python-$(LLAMA_VERSION)$(BUILD_NAME)
 STAMP := $(VENV)/installed-$(LLAMA_VERSION)$(subst =,_,$(BUILD_NAME))
 
 PEER_VERSION := 2026.10.11549
-PEER_VENV := $(CACHE)/peer-venv-$(PEER_VERSION)
-PEER_STAMP := $(PEER_VENV)/installed
+PEER_VENV := $(CACHE)/peer-venv
+PEER_STAMP := $(PEER_VENV)/installed-$(PEER_VERSION)
 
 MINUTES ?= 30
 ROUNDS ?= 3
