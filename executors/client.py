@@ -16,7 +16,7 @@ from .events import Event, Events, Result, event_from_dict
 if TYPE_CHECKING:
     import httpx
 
-    from ..planner.codec import CommandPlan
+    from ..planner.plan_union import CommandPlan
     from .context import Context
 
 MARKER = "localllm"
@@ -65,7 +65,7 @@ async def _probe(http: httpx.AsyncClient, url: str) -> ServerInfo:
     import httpx
 
     try:
-        answer = await http.get("/health", timeout=PROBE_TIMEOUT_S, headers={"authorization": ""})
+        answer = await http.get("/health", timeout=PROBE_TIMEOUT_S)
         raw = answer.json() if answer.status_code < 500 else {}
     except httpx.HTTPError as error:
         raise ServerUnreachable(f"no server answers at `{url}`", hint=START_HINT, reason=_reason(error)) from None
@@ -84,9 +84,10 @@ async def _post_plan(http: httpx.AsyncClient, plan: CommandPlan, ctx: Context, d
     from ..planner.codec import dump_plan
 
     body = {"plan": dump_plan(plan), "dry_run": dry_run}
-    url = ctx.settings.server
+    url, key = ctx.settings.server, ctx.settings.api_key
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        async with http.stream("POST", "/admin/plans", json=body) as answer:
+        async with http.stream("POST", "/admin/plans", json=body, headers=headers) as answer:
             if answer.status_code != 200:
                 raise error_of_answer(answer.status_code, await answer.aread())
             ended = False
@@ -107,17 +108,16 @@ async def _post_plan(http: httpx.AsyncClient, plan: CommandPlan, ctx: Context, d
 def error_of_answer(status: int, body: bytes) -> LocalLLMError:
     """The server's error as an exception of ours, so that its exit code survives the wire.
 
-    Our servers put the whole error beside OpenAI's four fields, under `localllm`; without it the status decides.
+    Without a code (a proxy between us and the server answered) the status decides.
     """
+    fallback = f"the server answered with status {status}"
     try:
         raw = json.loads(body)["error"]
-        full = raw.get("localllm") or raw
-        message = str(full.get("message") or raw.get("message") or "")
+        message = str(raw.get("message") or fallback)
+        if raw.get("code"):
+            return error_from_dict({**raw, "message": message})
     except (ValueError, KeyError, TypeError, AttributeError):
-        full, message = {}, ""
-    if full.get("code"):
-        return error_from_dict({**full, "message": message or f"the server answered with status {status}"})
-    message = message or f"the server answered with status {status}"
+        message = fallback
     if status == 401:
         return Unauthorized(message)
     return BadInput(message) if status < 500 else RuntimeFailed(message)
@@ -139,10 +139,8 @@ async def _connect(ctx: Context) -> AsyncIterator[httpx.AsyncClient]:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(f"`{url}` is not the address of a server", hint="it looks like `http://127.0.0.1:8484`")
     loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
-    key = ctx.settings.api_key
     async with httpx.AsyncClient(
         base_url=url,
-        headers={"authorization": f"Bearer {key}"} if key else {},
         # an answer takes as long as the model needs; only the way there is bounded
         timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
         # a proxy from the environment must not swallow calls to this machine

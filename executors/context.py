@@ -12,6 +12,7 @@ from ..planner.settings import ResolvedSettings
 
 if TYPE_CHECKING:
     from ..planner.plans.serve import Serve
+    from ..runtime.models.catalog import Catalog
     from ..runtime.protocol import Runtime
     from ..runtime.types import BackendName
     from .events import Events
@@ -40,6 +41,8 @@ class Context:
     """`LoadSpec.options` of models loaded here."""
     default_model_id: str | None = None
     """The model `local-model` means in this process, once `serve --model` or `models load --make-default` said so."""
+    catalog: Catalog | None = None
+    """The last scan of the models folder, so that the next one reads only what has changed."""
     instance: str = ""
     """The running server's instance id; empty elsewhere."""
     _runtime: Runtime | None = field(default=None, alias="_runtime")

@@ -8,7 +8,7 @@ from ..errors import Unsupported
 from .preview import Executor, preview_of
 
 if TYPE_CHECKING:
-    from ..planner.codec import CommandPlan
+    from ..planner.plan_union import CommandPlan
     from .context import Context
     from .events import Events
 

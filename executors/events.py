@@ -57,6 +57,8 @@ class Result:
 Event = Progress | Record | Delta | Result
 Events = AsyncIterator[Event]
 
+KINDS: dict[str, type[Any]] = {"result": Result, "record": Record, "delta": Delta, "progress": Progress}
+
 
 def event_to_dict(event: Event) -> dict[str, Any]:
     """The event as one JSON object with `event` naming its kind; fields at their defaults are left out."""
@@ -79,14 +81,13 @@ def event_from_dict(raw: dict[str, Any]) -> Event:
     kind = raw.get("event")
     if kind == "error":
         raise error_from_dict(raw.get("error") or {})
-    known = {"result": Result, "record": Record, "delta": Delta, "progress": Progress}
-    cls = known.get(str(kind))
+    cls = KINDS.get(str(kind))
     if cls is None:
         raise ValueError(f"`{kind}` is not a kind of event")
-    # a newer server may add fields: results are open, so what we don't know is dropped
-    fields = {name: raw[name] for name in cls.__slots__ if name in raw and not name.startswith("__")}
+    # a newer server may add fields: what we don't know is dropped
+    given = {attribute.name: raw[attribute.name] for attribute in fields(cls) if attribute.name in raw}
     try:
-        event: Event = cls(**fields)
+        event: Event = cls(**given)
     except TypeError as error:
         raise ValueError(f"a `{kind}` event lacks a field: {error}") from None
     return event

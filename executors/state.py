@@ -25,9 +25,9 @@ def instance_file(state_dir: str | Path) -> Path:
     return Path(state_dir) / "server.json"
 
 
-def log_file(state_dir: str | Path) -> Path:
+def log_file(log_dir: str | Path) -> Path:
     """The server's current log; older parts have `.1`, `.2` behind the name."""
-    return Path(state_dir) / "log" / "server.jsonl"
+    return Path(log_dir) / "server.jsonl"
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int | None = None) -> None:

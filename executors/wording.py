@@ -36,14 +36,14 @@ def report_text(report: Mapping[str, Any]) -> str:
     lines = [printable_text(str(report.get("summary", ""))).rstrip("\n")]
     effects = ", ".join(report.get("effects") or ()) or "none"
     lines.append(facts([("runs on", report.get("where")), ("effects", effects), ("plan id", report.get("plan_id"))]))
-    for change in report.get("diff") or ():
-        before, after = (json.dumps(change.get(side)) for side in ("before", "after"))
-        lines.append(f"would change {printable(change.get('what', ''))}: {before} -> {after}")
+    diff = report.get("diff")
+    if diff:
+        lines += [f"before: {json.dumps(diff.get('before'))}", f"after:  {json.dumps(diff.get('after'))}"]
     resolved = report.get("resolved") or {}
     if resolved:
         lines.append(facts(_flat(resolved)))
-    lines += [f"unknown: {_sentence(item)}" for item in report.get("unknown") or ()]
-    lines += [f"warning: {_sentence(item)}" for item in report.get("warnings") or ()]
+    lines += [f"unknown: {printable(item)}" for item in report.get("unknown") or ()]
+    lines += [f"warning: {printable(item)}" for item in report.get("warnings") or ()]
     return "\n".join(line for line in lines if line) + "\n"
 
 
@@ -83,12 +83,6 @@ def _version(data: Mapping[str, Any]) -> str:
     lines = [f"localllm {data['version']}", f"python {data['python']} on {data['platform']}"]
     lines += [f"{name} {version}" for name, version in data["packages"].items()]
     return "\n".join(printable(line) for line in lines)
-
-
-def _sentence(item: Any) -> str:
-    if isinstance(item, Mapping):
-        return printable(" ".join(str(value) for value in item.values()))
-    return printable(item)
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

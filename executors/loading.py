@@ -1,0 +1,173 @@
+"""From a name to a loaded model: which file it means, how to load it, and one load for all who ask at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from ..errors import ModelNotFound
+from .events import Progress
+
+if TYPE_CHECKING:
+    from ..planner.plans.models import ModelsLoad
+    from ..planner.plans.serve import Serve
+    from ..runtime.models.catalog import Catalog, Entry
+    from ..runtime.types import LoadedModel, LoadSpec
+    from .context import Context
+
+DEFAULT_NAME = "local-model"
+ECHO_MODEL = "echo"
+DEFAULT_HINT = "name a model, or set one with `localllm config set default_model NAME`"
+
+
+@frozen(kw_only=True)
+class Target:
+    """What a name means: a model's id, its catalog entry (None on the echo backend), and the names it goes by."""
+
+    model_id: str
+    entry: Entry | None
+    names: tuple[str, ...]
+
+
+def scan_models(ctx: Context) -> Catalog:
+    """The catalog of the models folder; blocking, about a millisecond for each new file."""
+    from ..runtime.models.catalog import scan
+
+    ctx.catalog = scan(ctx.models_dir, aliases=ctx.settings.aliases, previous=ctx.catalog)
+    return ctx.catalog
+
+
+def default_name(ctx: Context) -> str:
+    """What `local-model` means now: the model made the default, else the one loaded, else the configured one.
+
+    With several loaded the configured one wins where it is among them, then the one loaded last. Raises
+    ModelNotFound where none of these exists: a default is never guessed from the files.
+    """
+    if ctx.default_model_id:
+        return ctx.default_model_id
+    configured = ctx.settings.default_model
+    loaded = [model for model in ctx.runtime.loaded() if model.state != "unloading"]
+    if loaded:
+        by_name = [model for model in loaded if configured and configured in (model.model_id, *model.spec.names)]
+        return (by_name or loaded)[-1].model_id
+    if configured and configured != DEFAULT_NAME:
+        return configured
+    raise ModelNotFound(
+        "there is no default model: none is loaded and none is configured", hint=DEFAULT_HINT, param="model"
+    )
+
+
+def resolve(ctx: Context, name: str, *, catalog: Catalog | None = None) -> Target:
+    """The model that a name means; `local-model` must have been replaced already.
+
+    Raises ModelNotFound and AmbiguousName; never another model. Blocking, where it has to look at the folder.
+    """
+    if ctx.backend == "echo":
+        known = {ECHO_MODEL, ctx.default_model_id or ECHO_MODEL, *(m.model_id for m in ctx.runtime.loaded())}
+        if name in known:
+            return Target(model_id=name, entry=None, names=(name,))
+        raise ModelNotFound(
+            f"model `{name}` does not exist", hint="this server echoes", param="model", available=sorted(known)
+        )
+    entry = (scan_models(ctx) if catalog is None else catalog).resolve(name)
+    names = dict.fromkeys((name, *entry.aliases, entry.id))
+    return Target(model_id=entry.id, entry=entry, names=tuple(names))
+
+
+def load_spec(ctx: Context, target: Target, plan: ModelsLoad | Serve | None = None) -> LoadSpec:
+    """How to load the target: the plan's parameters, then the settings', everything else left to the runtime.
+
+    Raises ModelLoadFailed for a damaged file and Unsupported for one that is no model: llama.cpp never sees them.
+    """
+    from ..runtime.models.catalog import require_loadable
+    from ..runtime.types import LoadSpec
+
+    entry = target.entry
+    if entry is not None:
+        require_loadable(entry)
+    given = {**setting_parameters(ctx), **({} if plan is None else plan_parameters(plan))}
+    return LoadSpec(
+        model_id=target.model_id,
+        path="" if entry is None else str(entry.path),
+        names=target.names,
+        **{"backend": ctx.backend, "options": dict(ctx.backend_options), **given},
+    )
+
+
+def setting_parameters(ctx: Context) -> dict[str, Any]:
+    """The load parameters that the settings give, under `LoadSpec`'s names; those at None are left out."""
+    names = ("profile", "n_ctx", "n_slots", "n_threads")
+    return {name: value for name in names if (value := getattr(ctx.settings, name)) is not None}
+
+
+def plan_parameters(plan: ModelsLoad | Serve) -> dict[str, Any]:
+    """The plan's fields that a `LoadSpec` has too, under the same names; those at None are left out."""
+    from attrs import fields
+
+    from ..runtime.types import LoadSpec
+
+    shared = {field.name for field in fields(LoadSpec)} & {field.name for field in fields(type(plan))}
+    return {name: value for name in sorted(shared) if (value := getattr(plan, name)) is not None}
+
+
+def find_loaded(ctx: Context, name: str) -> LoadedModel | None:
+    """The loaded model that goes by this name, without a look at the folder."""
+    for model in ctx.runtime.loaded():
+        if model.state in ("ready", "loading") and name in (model.model_id, *model.spec.names):
+            return model
+    return None
+
+
+async def ensure_loaded(ctx: Context, name: str, plan: ModelsLoad | Serve | None = None) -> LoadedModel:
+    """The model of that name, loaded now if it is not yet; callers at the same time share one load.
+
+    `plan` gives parameters to a load that has to start. Raises ModelNotFound, AmbiguousName, and what loading raises.
+    """
+    async for step in loading(ctx, name, plan):
+        if not isinstance(step, Progress):
+            return step
+    raise AssertionError("loading ends with the model")
+
+
+async def loading(
+    ctx: Context, name: str, plan: ModelsLoad | Serve | None = None
+) -> AsyncIterator[Progress | LoadedModel]:
+    """Like `ensure_loaded`, with the progress of the load before the model itself."""
+    wanted = default_name(ctx) if name == DEFAULT_NAME else name
+    found = find_loaded(ctx, wanted)
+    if found is not None and found.state == "ready":
+        yield found
+        return
+    if found is not None:
+        spec = found.spec  # join the load that runs
+    else:
+        target = await asyncio.to_thread(resolve, ctx, wanted)
+        known = find_loaded(ctx, target.model_id)
+        if known is not None and known.state == "ready":
+            yield known
+            return
+        spec = load_spec(ctx, target, plan)
+    async for step in load_with_progress(ctx, spec):
+        yield step
+
+
+async def load_with_progress(ctx: Context, spec: LoadSpec) -> AsyncIterator[Progress | LoadedModel]:
+    """Load by a spec: progress as it comes, then the model, last. Closing it early leaves the load to others."""
+    steps: asyncio.Queue[Progress | None] = asyncio.Queue()
+
+    def on_progress(stage: str, fraction: float) -> None:
+        steps.put_nowait(Progress(stage="loading", message=f"{spec.model_id}: {stage}", current=fraction, total=1.0))
+
+    task = asyncio.ensure_future(ctx.runtime.load(spec, on_progress))
+    task.add_done_callback(lambda _: steps.put_nowait(None))
+    try:
+        while (step := await steps.get()) is not None:
+            yield step
+        yield await task
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})

@@ -1,0 +1,283 @@
+"""`localllm models …`: what lies in the models folder, and what the running server has loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadInput, LocalLLMError, ModelNotFound
+from ..planner.report import Facts
+from .events import Progress, Result
+from .loading import (
+    DEFAULT_NAME,
+    default_name,
+    ensure_loaded,
+    find_loaded,
+    loading,
+    plan_parameters,
+    resolve,
+    scan_models,
+)
+from .preconditions import file_preconditions
+from .preview import previewed
+from .provenance import load_provenance
+
+if TYPE_CHECKING:
+    from ..planner.plans.models import ModelsList, ModelsLoad, ModelsScan, ModelsShow, ModelsUnload
+    from ..runtime.models.catalog import Catalog, Entry
+    from ..runtime.types import LoadedModel
+    from .context import Context
+    from .events import Events
+
+__all__ = ["ensure_loaded", "list_models", "load", "scan", "show", "unload"]
+
+
+def preview_folder(_plan: ModelsScan | ModelsList, ctx: Context) -> Facts:
+    """Reading the folder is all there is; how many files there are is told by running it."""
+    exists = ctx.models_dir.is_dir()
+    warnings = () if exists else (f"the models folder `{ctx.models_dir}` does not exist",)
+    return Facts(effects=("read",), resolved={"models_dir_exists": exists}, warnings=warnings)
+
+
+@previewed(preview_folder)
+async def scan(_plan: ModelsScan, ctx: Context) -> Events:
+    """Every GGUF file of the folder, the unusable ones with their reason."""
+    catalog = await asyncio.to_thread(scan_models, ctx)
+    rows = [entry_row(entry) for entry in catalog.entries]
+    invalid = sum(not row["valid"] for row in rows)
+    yield Result(data={**_folder(ctx, catalog), "files": rows, "total": len(rows), "invalid": invalid})
+
+
+@previewed(preview_folder)
+async def list_models(plan: ModelsList, ctx: Context) -> Events:
+    """The valid files of one kind; by default those that can be loaded."""
+    catalog = await asyncio.to_thread(scan_models, ctx)
+    rows = [entry_row(e) for e in catalog.entries if e.valid and plan.kind in (e.kind, "all")]
+    yield Result(data={**_folder(ctx, catalog), "models": rows})
+
+
+def preview_named(plan: ModelsShow, ctx: Context) -> Facts:
+    """What the name means here, without more than the header read."""
+    return _named_facts(plan.model, ctx)
+
+
+@previewed(preview_named)
+async def show(plan: ModelsShow, ctx: Context) -> Events:
+    """One model's header in words, and how it is loaded where it is."""
+    name = _name_or_default(plan.model, ctx)
+    target = await asyncio.to_thread(resolve, ctx, name)
+    if target.entry is None:
+        raise ModelNotFound(f"`{name}` has no file to show", param="model")
+    row = entry_row(target.entry)
+    if target.entry.valid:
+        row["header"] = await asyncio.to_thread(_header, Path(target.entry.path))
+    if ctx.on_server:
+        loaded = find_loaded(ctx, target.model_id)
+        row["loaded"] = None if loaded is None else loaded_row(loaded)
+    yield Result(data=row)
+
+
+def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
+    """The file, the effective parameters with their origin, and what must still hold when the plan is applied."""
+    found = _named_facts(plan.model, ctx)
+    entry = None
+    if ctx.catalog is not None and "model_id" in found.resolved:
+        entry = ctx.catalog.get(found.resolved["model_id"])
+    unknown = [*found.unknown, "whether it fits in the server's memory"]
+    diff = None
+    if ctx.on_server:
+        before = [model.model_id for model in ctx.runtime.loaded()]
+        after = list(dict.fromkeys([*before, *filter(None, [found.resolved.get("model_id")])]))
+        diff = {"before": {"loaded": before}, "after": {"loaded": after}}
+    else:
+        unknown.append("which models the server has loaded already")
+    return Facts(
+        effects=("read", "create", "gpu", "exec"),
+        resolved=found.resolved,
+        provenance=load_provenance(plan, ctx, entry),
+        preconditions=found.preconditions,
+        unknown=tuple(unknown),
+        warnings=found.warnings,
+        diff=diff,
+    )
+
+
+@previewed(preview_load)
+async def load(plan: ModelsLoad, ctx: Context) -> Events:
+    """Load the model into this process; a model that is loaded already is left as it is."""
+    name = _name_or_default(plan.model, ctx)
+    ready = {model.model_id for model in ctx.runtime.loaded() if model.state == "ready"}
+    model: LoadedModel | None = None
+    async for step in loading(ctx, name, plan):
+        if isinstance(step, Progress):
+            yield step
+        else:
+            model = step
+    assert model is not None  # loading ends with the model or raises
+    if plan.make_default:
+        ctx.default_model_id = model.model_id
+    changed = model.model_id not in ready
+    row = loaded_row(model)
+    if not changed and (other := _differing(plan, model)):
+        row["warnings"] = [*row["warnings"], f"loaded already, with another {', '.join(other)}: unload it first"]
+    yield Result(data={**row, "changed": changed, "default_model": ctx.default_model_id})
+
+
+def preview_unload(plan: ModelsUnload, ctx: Context) -> Facts:
+    """What would go; only the server knows whether it is there."""
+    _check_unload(plan)
+    if not ctx.on_server:
+        return Facts(effects=("delete",), unknown=("which models the server has loaded",))
+    before = [model.model_id for model in ctx.runtime.loaded()]
+    try:
+        gone = _to_unload(plan, ctx)
+    except LocalLLMError as error:
+        return Facts(effects=("read",), warnings=(f"would fail: {error.message}",))
+    after = [model_id for model_id in before if model_id not in gone]
+    return Facts(
+        effects=("delete",) if gone else ("read",),
+        resolved={"model_ids": gone},
+        diff={"before": {"loaded": before}, "after": {"loaded": after}},
+    )
+
+
+@previewed(preview_unload)
+async def unload(plan: ModelsUnload, ctx: Context) -> Events:
+    """Unload one model or all; without `force` a model with running requests is refused."""
+    _check_unload(plan)
+    gone = _to_unload(plan, ctx)
+    for model_id in gone:
+        yield Progress(stage="unloading", message=model_id)
+        await ctx.runtime.unload(model_id, force=plan.force)
+        if ctx.default_model_id == model_id:
+            ctx.default_model_id = None
+    left = [model.model_id for model in ctx.runtime.loaded()]
+    yield Result(data={"unloaded": gone, "loaded": left, "changed": bool(gone)})
+
+
+def entry_row(entry: Entry) -> dict[str, Any]:
+    """A catalog entry as JSON; its path is relative to the models folder, so that no report shows where a home lies."""
+    return {
+        "id": entry.id,
+        "path": entry.relative_path,
+        "parts": len(entry.parts),
+        "size_bytes": entry.size_bytes,
+        "modified": round(entry.mtime, 3),
+        "kind": entry.kind,
+        "valid": entry.valid,
+        "reason": entry.reason,
+        "architecture": entry.architecture,
+        "name": entry.name,
+        "context_length": entry.context_length,
+        "quantization": entry.quantization,
+        "parameter_count": entry.parameter_count,
+        "aliases": list(entry.aliases),
+        "duplicate_of": entry.duplicate_of,
+    }
+
+
+def loaded_row(model: LoadedModel) -> dict[str, Any]:
+    """A loaded model as JSON, without the place of its file."""
+    from attrs import asdict
+
+    row: dict[str, Any] = asdict(model)
+    row["spec"].pop("path")
+    return row
+
+
+def _differing(plan: ModelsLoad, model: LoadedModel) -> list[str]:
+    """Names of the parameters the plan asks for that the loaded model does not have."""
+    return [name for name, value in plan_parameters(plan).items() if getattr(model.spec, name) != value]
+
+
+def _folder(ctx: Context, catalog: Catalog) -> dict[str, Any]:
+    shown = {} if ctx.on_server else {"models_dir": str(ctx.models_dir)}
+    return {**shown, "warnings": [str(warning) for warning in catalog.warnings]}
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """The header's metadata as JSON; long arrays are told by their length alone."""
+    from ..runtime.models.gguf import read_header
+
+    header = read_header(path)
+    return {
+        "version": header.version,
+        "tensors": header.tensor_count,
+        "metadata": {name: _plain(value) for name, value in header.metadata.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, (tuple, list)) and len(value) <= 64:
+        return [_plain(item) for item in value]
+    count = len(value) if isinstance(value, (tuple, list, bytes)) else getattr(value, "count", None)
+    return {"array_of": count}
+
+
+def _name_or_default(name: str, ctx: Context) -> str:
+    """The name, `local-model` replaced; outside the server only the configured default can be known."""
+    if name != DEFAULT_NAME:
+        return name
+    if ctx.on_server:
+        return default_name(ctx)
+    if ctx.settings.default_model:
+        return ctx.settings.default_model
+    raise ModelNotFound(
+        "no default model is configured",
+        hint="set one with `localllm config set default_model NAME`",
+        param="model",
+    )
+
+
+def _named_facts(name: str, ctx: Context) -> Facts:
+    """What a name means, as far as the local folder tells; a name that means nothing is a warning, not an error,
+    because the server's folder may be another one."""
+    try:
+        target = resolve(ctx, _name_or_default(name, ctx))
+        if target.entry is not None:
+            from ..runtime.models.catalog import require_loadable
+
+            require_loadable(target.entry)
+    except LocalLLMError as error:
+        return Facts(
+            unknown=(f"what `{name}` means where the plan runs",), warnings=(f"would fail here: {error.message}",)
+        )
+    if target.entry is None:
+        return Facts(resolved={"model_id": target.model_id, "backend": ctx.backend})
+    resolved = {"model_id": target.model_id, **entry_row(target.entry)}
+    resolved.pop("id")
+    preconditions = file_preconditions(target.entry, ctx.models_dir)
+    resolved["header_hash"] = preconditions[0]["header_hash"]
+    return Facts(resolved=resolved, preconditions=preconditions)
+
+
+def _check_unload(plan: ModelsUnload) -> None:
+    if plan.all == (plan.model is not None):
+        raise BadInput("name one model, or say `--all`", param="model")
+
+
+def _to_unload(plan: ModelsUnload, ctx: Context) -> list[str]:
+    """Ids of the loaded models the plan means. Raises ModelNotFound where the one it names is not loaded."""
+    loaded = ctx.runtime.loaded()
+    if plan.all:
+        return [model.model_id for model in loaded]
+    name = str(plan.model)
+    if name == DEFAULT_NAME and loaded:
+        name = default_name(ctx)
+    by_name = [model.model_id for model in loaded if name in (model.model_id, *model.spec.names)]
+    if not by_name and ctx.backend != "echo":
+        try:
+            target = resolve(ctx, name)
+        except ModelNotFound:
+            target = None
+        by_name = [m.model_id for m in loaded if target is not None and m.model_id == target.model_id]
+    if by_name:
+        return by_name[:1]
+    available = [model.model_id for model in loaded]
+    listed = ", ".join(f"`{model_id}`" for model_id in available) or "nothing"
+    raise ModelNotFound(f"model `{name}` is not loaded", hint=f"loaded is {listed}", param="model", available=available)
