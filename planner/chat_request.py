@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from .fields import option
+from .fields import argument, option
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -48,6 +48,14 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = option((), help="Tools the assistant called")
     tool_call_id: str | None = option(None, help="The call this tool message answers")
     reasoning_content: str | None = option(None, help="What the assistant thought before this answer")
+
+
+@frozen(kw_only=True)
+class PromptArguments:
+    """What the command line of `chat` takes besides the plan's fields; `fold_prompt` turns it into messages."""
+
+    prompt: str | None = argument(None, help="What to say; `-` or nothing reads standard input", example="Hello!")
+    system: str | None = option(None, help="Instruction that goes before the conversation", aliases=("-s",))
 
 
 def fold_prompt(raw: dict[str, Any]) -> dict[str, Any]:

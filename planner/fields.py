@@ -73,6 +73,11 @@ def spec_of(attribute: attrs.Attribute[Any]) -> FieldSpec:
     return found
 
 
+def first_line(cls: type[Any]) -> str:
+    """The first line of a class's docstring without its full stop: CLI help and schema description."""
+    return (cls.__doc__ or "").strip().split("\n")[0].rstrip(".")
+
+
 def _field(spec: FieldSpec, default: Any, factory: Callable[[], Any] | None, *, kw_only: bool) -> Any:
     if factory is not None:
         default = attrs.Factory(factory)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import attrs
 
 from ..schemas import FOLDER, SUFFIX
-from .fields import METADATA_KEY, FieldSpec
+from .fields import METADATA_KEY, FieldSpec, first_line
 from .plans import COMMANDS, plan_class
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -167,11 +167,6 @@ def _plain_bounds(annotation: Any, spec: FieldSpec) -> Schema:
 
 def _present(**keywords: Any) -> Schema:
     return {key: value for key, value in keywords.items() if value is not None}
-
-
-def first_line(cls: type[Any]) -> str:
-    """The first line of a class's docstring without its full stop: CLI help and schema description."""
-    return (cls.__doc__ or "").strip().split("\n")[0].rstrip(".")
 
 
 def render(schema: Schema) -> str:

@@ -54,6 +54,9 @@ class ResolvedSettings:
         64, help="Requests that may wait for a model before new ones are refused", ge=0, le=100_000
     )
     max_body_bytes: int = option(16_777_216, help="Largest request body that the server takes", ge=1024, le=2**31 - 1)
+    keep_alive_s: int = option(
+        15, help="Seconds of silence after which a stream gets a comment line; 0 sends none", ge=0, le=3600
+    )
     allowed_origins: tuple[str, ...] = option((), help="Web origins, besides the server's own, whose pages may ask it")
     allowed_hosts: tuple[str, ...] = option((), help="Host names, besides loopback and `host`, that requests may use")
     api_key: str | None = option(
