@@ -112,11 +112,8 @@ class Catalog:
             raise AmbiguousName(
                 f"the name `{name}` fits {len(candidates)} models", hint=f"name one of {listed}", candidates=candidates
             )
-        raise ModelNotFound(
-            f"no model has the name `{name}`",
-            hint=self._nearest(name) or self._what_exists(),
-            available=self._available,
-        )
+        hint = self._way_out(name) or self._nearest(name) or self._what_exists()
+        raise ModelNotFound(f"no model has the name `{name}`", hint=hint, available=self._available)
 
     @cached_property
     def _by_id(self) -> dict[str, Entry]:
