@@ -45,6 +45,8 @@ class Context:
     """The last scan of the models folder, so that the next one reads only what has changed."""
     instance: str = ""
     """The running server's instance id; empty elsewhere."""
+    on_worker_log: Callable[[str, str, str], None] | None = None
+    """Takes what workers print: the model's id, a level and the line."""
     _runtime: Runtime | None = field(default=None, alias="_runtime")
 
     @property
@@ -53,8 +55,10 @@ class Context:
         if self._runtime is None:
             if self.make_runtime is None:
                 from ..runtime.pool import LocalRuntime
+                from ..runtime.residency import Limits
 
-                self._runtime = LocalRuntime()
+                limits = Limits(queue_limit=self.settings.queue_size)
+                self._runtime = LocalRuntime(limits, on_log=self.on_worker_log)
             else:
                 self._runtime = self.make_runtime(self)
         return self._runtime

@@ -128,7 +128,13 @@ async def dispatch(plan: CommandPlan, ctx: Context) -> Events:
     from .events import Result
 
     if ctx.dry_run:
-        yield Result(data=preview(plan, ctx))
+        if ctx.on_server:
+            from asyncio import to_thread
+
+            # a preview may read many headers: other requests go on meanwhile
+            yield Result(data=await to_thread(preview, plan, ctx))
+        else:
+            yield Result(data=preview(plan, ctx))
         return
     if plan.where == "server" and not ctx.on_server:
         from .client import send_plan

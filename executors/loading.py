@@ -82,12 +82,11 @@ def load_spec(ctx: Context, target: Target, plan: ModelsLoad | Serve | None = No
 
     Raises ModelLoadFailed for a damaged file and Unsupported for one that is no model: llama.cpp never sees them.
     """
-    from ..runtime.models.catalog import require_loadable
     from ..runtime.types import LoadSpec
 
     entry = target.entry
     if entry is not None:
-        require_loadable(entry)
+        refuse_unloadable(entry)
     given = {**setting_parameters(ctx), **({} if plan is None else plan_parameters(plan))}
     return LoadSpec(
         model_id=target.model_id,
@@ -111,6 +110,13 @@ def plan_parameters(plan: ModelsLoad | Serve) -> dict[str, Any]:
 
     shared = {field.name for field in fields(LoadSpec)} & {field.name for field in fields(type(plan))}
     return {name: value for name in sorted(shared) if (value := getattr(plan, name)) is not None}
+
+
+def refuse_unloadable(entry: Entry) -> None:
+    """Raise for an entry that cannot be loaded: ModelLoadFailed with the reason, Unsupported for its kind."""
+    from ..runtime.models.catalog import require_loadable
+
+    require_loadable(entry)
 
 
 def find_loaded(ctx: Context, name: str) -> LoadedModel | None:

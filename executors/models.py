@@ -16,6 +16,7 @@ from .loading import (
     find_loaded,
     loading,
     plan_parameters,
+    refuse_unloadable,
     resolve,
     scan_models,
 )
@@ -240,9 +241,7 @@ def _named_facts(name: str, ctx: Context) -> Facts:
     try:
         target = resolve(ctx, _name_or_default(name, ctx))
         if target.entry is not None:
-            from ..runtime.models.catalog import require_loadable
-
-            require_loadable(target.entry)
+            refuse_unloadable(target.entry)
     except LocalLLMError as error:
         return Facts(
             unknown=(f"what `{name}` means where the plan runs",), warnings=(f"would fail here: {error.message}",)
