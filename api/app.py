@@ -1,0 +1,48 @@
+"""The HTTP application: routes inside, the guard outside, every fault in one shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar, Response
+from litestar.exceptions import HTTPException
+
+from ..errors import InternalError
+from .admin import admin_routes
+from .body import AnyRequest
+from .chat import chat_routes
+from .errors import as_error, error_headers, error_object
+from .guard import ADMIN_PATHS, Guard
+from .models import model_routes, probe_routes
+from .server import Server
+
+
+def create_app(server: Server) -> Litestar:
+    """The application of one server; each request passes the guard first."""
+
+    def answer_fault(request: AnyRequest, fault: Exception) -> Response[dict[str, Any]]:
+        error = as_error(fault)
+        if isinstance(error, InternalError):
+            server.log_fault(fault)
+        headers = {**(getattr(fault, "headers", None) or {}), **error_headers(error)}
+        detailed = request.scope["path"] in ADMIN_PATHS
+        return Response(
+            error_object(error, detailed=detailed),
+            status_code=error.http_status,
+            headers=headers,
+            media_type="application/json",
+        )
+
+    def record(entry: dict[str, Any]) -> None:
+        server.write_log("info", "request", entry)
+
+    app = Litestar(
+        [*chat_routes(server), *model_routes(server), *probe_routes(server), *admin_routes(server)],
+        exception_handlers={HTTPException: answer_fault, Exception: answer_fault},
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=server.max_body_bytes,
+    )
+    # Litestar's own middleware runs only after a route matched: 404 and 405 would pass unguarded
+    app.asgi_handler = Guard(app.asgi_handler, server.policy, server.traffic, record)
+    return app
