@@ -12,8 +12,9 @@ import hashlib
 import os
 import stat
 import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ...errors import ModelLoadFailed
 from .ggml_types import REMOVED_TYPES, TYPES
@@ -64,6 +65,8 @@ _DIMS_V1: Final = {n: struct.Struct(f"<I{n}IIQ") for n in range(5)}
 _DIMS: Final = {n: struct.Struct(f"<I{n}QIQ") for n in range(5)}
 _TENSOR_BYTES: Final = 8 + 64 + 4 + 4 * 8 + 4 + 8
 """The longest entry of the tensor table."""
+_LIKELY_STRING: Final = 11
+"""Bytes that a token surely takes on average, its length included; a jump that goes too far is found out."""
 _NEXT_KEY: Final = b"\0\0\0\0\0\0\0tokenizer."
 """How the key after a tokenizer's array begins: the high bytes of its length, then its text."""
 
@@ -296,9 +299,9 @@ class _Parser:
         """Go to where the next tokenizer key seems to begin; False leaves the position where it was."""
         if self.version == 1:
             return False
-        at = self.base + self.pos + 8 * count - 1  # each string takes 8 bytes at least
+        at = self.base + self.pos + _LIKELY_STRING * count - 1
         while at < self.size:
-            block = os.pread(self.fd, WALK_WINDOW // 4, at)
+            block = os.pread(self.fd, WALK_WINDOW // 16, at)
             if (found := block.find(_NEXT_KEY, 1)) > 0:
                 self.base, self.pos, self.data = at + found - 1, 0, block[found - 1 :]
                 return True
@@ -312,41 +315,32 @@ class _Parser:
         tensors: list[RawTensor] = []
         names: set[bytes] = set()
         expected = 0
-        for _ in range(count):
-            if self.pos + _TENSOR_BYTES > len(self.data) and self.base + len(self.data) < self.size:
-                self._refill(min(_TENSOR_BYTES, max(0, self.size - self.base - self.pos)))
-            name, shape, kind, offset = self._tensor()
-            n_bytes = _tensor_bytes(name, shape, kind)
-            if name in names:
-                raise InvalidGGUF(f"has the tensor `{_text(name)}` twice")
-            if offset != expected:
-                raise InvalidGGUF(f"has the tensor `{_text(name)}` at {offset} where {expected} is due")
-            names.add(name)
-            tensors.append((name, shape, kind, offset, n_bytes))
-            expected = -(-(offset + n_bytes) // alignment) * alignment
-        return tuple(tensors), expected
-
-    def _tensor(self) -> tuple[bytes, tuple[int, ...], int, int]:
-        data, pos = self.data, self.pos
+        length_layout, layouts = (_U32, _DIMS_V1) if self.version == 1 else (_U64, _DIMS)
         try:
-            if self.version == 1:
-                length, start = _U32.unpack_from(data, pos)[0], pos + 4
-            else:
-                length, start = _U64.unpack_from(data, pos)[0], pos + 8
-            if length > 63:  # ggml's GGML_MAX_NAME, less the final zero
-                raise InvalidGGUF(f"has a tensor name of {length} bytes; ggml takes 63")
-            end = start + length
-            n_dims = data[end]
-            layout = (_DIMS_V1 if self.version == 1 else _DIMS).get(n_dims)
-            if layout is None:
-                raise InvalidGGUF(f"has a tensor with {n_dims} dimensions; ggml takes 4")
-            fields = layout.unpack_from(data, end)
+            for _ in range(count):
+                if self.pos + _TENSOR_BYTES > len(self.data) and self.base + len(self.data) < self.size:
+                    self._refill(0)
+                start = self.pos + length_layout.size
+                end = start + length_layout.unpack_from(self.data, self.pos)[0]
+                if end - start > 63:  # ggml's GGML_MAX_NAME, less the final zero
+                    raise InvalidGGUF(f"has a tensor name of {end - start} bytes; ggml takes 63")
+                layout = layouts.get(self.data[end]) or _too_many_dimensions(self.data[end])
+                n_dims, *shape, kind, offset = layout.unpack_from(self.data, end)
+                name = self.data[start:end]
+                n_bytes = _tensor_bytes(name, shape, kind)
+                if n_dims > 4:
+                    _too_many_dimensions(n_dims)
+                if name in names:
+                    raise InvalidGGUF(f"has the tensor `{_text(name)}` twice")
+                if offset != expected:
+                    raise InvalidGGUF(f"has the tensor `{_text(name)}` at {offset} where {expected} is due")
+                names.add(name)
+                tensors.append((name, tuple(shape), kind, offset, n_bytes))
+                expected = -(-(offset + n_bytes) // alignment) * alignment
+                self.pos = end + layout.size
         except (struct.error, IndexError):
             raise InvalidGGUF(f"is truncated: the tensor table goes on beyond its {self.size} bytes") from None
-        if fields[0] != n_dims:
-            raise InvalidGGUF(f"has a tensor with {fields[0]} dimensions; ggml takes 4")
-        self.pos = end + layout.size
-        return data[start:end], fields[1:-2], fields[-2], fields[-1]
+        return tuple(tensors), expected
 
     def _check_extent(self, tensors: tuple[RawTensor, ...], data_offset: int, end: int) -> None:
         if not tensors:
@@ -361,7 +355,11 @@ class _Parser:
             )
 
 
-def _tensor_bytes(name: bytes, shape: tuple[int, ...], kind: int) -> int:
+def _too_many_dimensions(n_dims: int) -> NoReturn:
+    raise InvalidGGUF(f"has a tensor with {n_dims} dimensions; ggml takes 4")
+
+
+def _tensor_bytes(name: bytes, shape: Sequence[int], kind: int) -> int:
     known = TYPES.get(kind)
     if known is None:
         what = "is no longer supported" if kind in REMOVED_TYPES else "is unknown"
