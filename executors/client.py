@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from attrs import frozen
@@ -38,7 +38,7 @@ class ServerInfo:
 
 async def find_server(ctx: Context) -> ServerInfo:
     """The server at the setting `server`. Raises ServerUnreachable where none of ours answers."""
-    async with _connect(ctx) as http:
+    async with connect(ctx) as http:
         return await _probe(http, ctx.settings.server)
 
 
@@ -48,7 +48,7 @@ async def send_plan(plan: CommandPlan, ctx: Context, *, dry_run: bool = False) -
     Errors of the server come back as the class they had there. `status` turns "no server" into its answer.
     """
     try:
-        async with _connect(ctx) as http:
+        async with connect(ctx) as http:
             await _probe(http, ctx.settings.server)
             async for event in _post_plan(http, plan, ctx, dry_run):
                 yield event
@@ -84,10 +84,9 @@ async def _post_plan(http: httpx.AsyncClient, plan: CommandPlan, ctx: Context, d
     from ..planner.codec import dump_plan
 
     body = {"plan": dump_plan(plan), "dry_run": dry_run}
-    url, key = ctx.settings.server, ctx.settings.api_key
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    url = ctx.settings.server
     try:
-        async with http.stream("POST", "/admin/plans", json=body, headers=headers) as answer:
+        async with http.stream("POST", "/admin/plans", json=body, headers=_key(ctx)) as answer:
             if answer.status_code != 200:
                 raise error_of_answer(answer.status_code, await answer.aread())
             ended = False
@@ -99,10 +98,34 @@ async def _post_plan(http: httpx.AsyncClient, plan: CommandPlan, ctx: Context, d
                 yield event
             if not ended:
                 raise ServerUnreachable(f"the server at `{url}` closed the connection before the result")
-    except httpx.TimeoutException:
-        raise ServerUnreachable(f"the server at `{url}` does not answer in time") from None
     except httpx.HTTPError as error:
-        raise ServerUnreachable(f"the connection to `{url}` broke: {_reason(error)}") from None
+        raise _broken(error, url) from None
+
+
+async def ask_completion(http: httpx.AsyncClient, body: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    """One whole answer of `POST /v1/chat/completions`. Raises what the server raised."""
+    import httpx
+
+    try:
+        answer = await http.post("/v1/chat/completions", json=body, headers=_key(ctx))
+    except httpx.HTTPError as error:
+        raise _broken(error, ctx.settings.server) from None
+    if answer.status_code != 200:
+        raise error_of_answer(answer.status_code, answer.content)
+    completion: dict[str, Any] = answer.json()
+    return completion
+
+
+def _key(ctx: Context) -> dict[str, str]:
+    return {"authorization": f"Bearer {ctx.settings.api_key}"} if ctx.settings.api_key else {}
+
+
+def _broken(error: httpx.HTTPError, url: str) -> ServerUnreachable:
+    import httpx
+
+    if isinstance(error, httpx.TimeoutException):
+        return ServerUnreachable(f"the server at `{url}` does not answer in time")
+    return ServerUnreachable(f"the connection to `{url}` broke: {_reason(error)}")
 
 
 def error_of_answer(status: int, body: bytes) -> LocalLLMError:
@@ -131,7 +154,8 @@ def _event_of(line: str) -> Event:
 
 
 @asynccontextmanager
-async def _connect(ctx: Context) -> AsyncIterator[httpx.AsyncClient]:
+async def connect(ctx: Context, *, timeout_s: float | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """Connections to the setting `server`; without `timeout_s` an answer may take as long as the model needs."""
     import httpx
 
     url = ctx.settings.server
@@ -141,8 +165,7 @@ async def _connect(ctx: Context) -> AsyncIterator[httpx.AsyncClient]:
     loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
     async with httpx.AsyncClient(
         base_url=url,
-        # an answer takes as long as the model needs; only the way there is bounded
-        timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+        timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
         # a proxy from the environment must not swallow calls to this machine
         trust_env=not loopback,
         follow_redirects=False,
