@@ -31,6 +31,9 @@ GROUPS = {
     "bench": "Measure how fast answers come",
 }
 GLOBAL_GROUP = "Options of every command"
+ANYWHERE = "`localllm COMMAND --help` explains a command. Options of every command, such as `--dry-run` and \
+`--output json`, go before or after its name."
+COMPLETION = 'Tab completion: eval "$(localllm completion bash)" (or zsh); localllm completion fish | source'
 EXIT_CODES = "Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 not found, 4 not allowed, 5 try later, \
 6 the runtime failed, 7 no server, 10 a dry run would change something, 70 a bug, 130 interrupted."
 
@@ -45,10 +48,12 @@ class Invocation:
     text: str = ""
 
 
-def parse(argv: Sequence[str], *, read_stdin: Callable[[], str] | None = None) -> Invocation:
+def parse(
+    argv: Sequence[str], *, read_stdin: Callable[[], str] | None = None, stdin_is_piped: bool = False
+) -> Invocation:
     """Read an argument vector (without the program's name). Raises UsageError.
 
-    `read_stdin` is asked for the prompt of `chat` where the arguments hold none; None means there is no input.
+    `read_stdin` is asked for the prompt of `chat` if it is `-`, or if there is none and input is piped in.
     """
     if argv[:1] == ["completion"]:
         return _completion(argv[1:])
@@ -64,7 +69,7 @@ def parse(argv: Sequence[str], *, read_stdin: Callable[[], str] | None = None) -
     options = GlobalOptions(**{name: value for name, value in given.items() if name in names})
     raw = {name: value for name, value in given.items() if name not in names}
     if found.command in BESIDES:
-        raw = fold_prompt(_with_stdin(raw, read_stdin))
+        raw = fold_prompt(_with_stdin(raw, read_stdin, stdin_is_piped))
     return Invocation(raw={"command": found.command, **raw}, options=options)
 
 
@@ -102,13 +107,12 @@ def _incomplete(words: Sequence[str]) -> UsageError:
     return UsageError(f"`{place}` needs a command: {listed}", hint=f"`{place} --help` explains them")
 
 
-def _with_stdin(raw: dict[str, Any], read_stdin: Callable[[], str] | None) -> dict[str, Any]:
-    """`chat` without a prompt, or with `-`, takes standard input for it."""
-    prompt = raw.get("prompt")
-    if prompt == "-" and read_stdin is None:
-        raise UsageError("there is no standard input to read the prompt from", param="prompt")
-    if prompt == "-" or (prompt is None and "messages" not in raw and read_stdin is not None):
-        assert read_stdin is not None
+def _with_stdin(raw: dict[str, Any], read_stdin: Callable[[], str] | None, piped: bool) -> dict[str, Any]:
+    """`chat` with the prompt `-`, or without one while input is piped in, takes standard input for it."""
+    wanted = raw.get("prompt") == "-" or (piped and "prompt" not in raw and "messages" not in raw)
+    if wanted:
+        if read_stdin is None:
+            raise UsageError("there is no standard input to read the prompt from", param="prompt")
         raw = {**raw, "prompt": read_stdin().rstrip("\n")}
     if not raw.get("prompt") and "messages" not in raw:
         raise UsageError("there is no prompt", hint='localllm chat "Why is the sky blue?"', param="prompt")
@@ -269,7 +273,7 @@ def _tree() -> App:
     """Every command as one cyclopts app, for help pages and completion."""
     from .examples import OPENING, examples_of
 
-    epilogue = _example_text("Start here:", OPENING) + f"\n\n{EXIT_CODES}"
+    epilogue = "\n\n".join([_example_text("Start here:", OPENING), ANYWHERE, COMPLETION, EXIT_CODES])
     root = App(
         name="localllm",
         help="Run GGUF models on your own machine, driven by plans that can be inspected and replayed.",
@@ -279,15 +283,19 @@ def _tree() -> App:
         version_flags=["--version"],
     )
     nouns: dict[str, App] = {}
-    for command in COMMANDS:
+    for position, command in enumerate(COMMANDS):
         *path, verb = command.split(".")
         parent = root
         for noun in path:
             if noun not in nouns:
-                nouns[noun] = App(name=noun, help=f"{GROUPS.get(noun, noun)}.", version_flags=[], help_epilogue="")
+                nouns[noun] = App(name=noun, help=f"{GROUPS.get(noun, noun)}.", version_flags=[])
+                nouns[noun].sort_key = position
+                verbs = [name for name in COMMANDS if name.startswith(f"{noun}.")]
+                nouns[noun].help_epilogue = _example_text("Examples:", [examples_of(name)[0] for name in verbs])
                 root.command(nouns[noun])
             parent = nouns[noun]
         leaf = _leaf(command, name=verb)
+        leaf.sort_key = position
         leaf.help_epilogue = _example_text("Examples:", examples_of(command))
         parent.command(leaf)
     return root
