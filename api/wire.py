@@ -96,16 +96,19 @@ def chat_call(body: Mapping[str, Any]) -> ChatCall:
 
 def respell(fault: InvalidPlan, spelling: Mapping[str, str]) -> InvalidPlan:
     """The same refusal with the client's own names for the fields."""
-    problems = [
-        {**problem, "path": f"$.{spelling.get(str(problem['path']).removeprefix('$.'), '')}"}
-        if str(problem.get("path", "")).removeprefix("$.") in spelling
-        else problem
-        for problem in fault.data.get("problems") or ()
-    ]
-    message = fault.message
-    for name, spelt in spelling.items():
-        message = message.replace(f"$.{name}", f"$.{spelt}")
-    return InvalidPlan(message, hint=fault.hint, param=fault.param, **{**fault.data, "problems": problems})
+
+    def renamed(text: str) -> str:
+        for name, spelt in spelling.items():
+            text = text.replace(f"$.{name}", f"$.{spelt}")
+        return text
+
+    problems = [{key: renamed(str(value)) for key, value in row.items()} for row in fault.data.get("problems") or ()]
+    return InvalidPlan(
+        renamed(fault.message),
+        hint=None if fault.hint is None else renamed(fault.hint),
+        param=None if fault.param is None else renamed(fault.param),
+        problems=problems,
+    )
 
 
 def _refuse_unheard(given: Mapping[str, Any]) -> None:
