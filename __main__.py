@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from .errors import InternalError, Interrupted, LocalLLMError, UsageError
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from .executors.context import Context
     from .executors.render import Renderer
     from .planner.cli import Invocation
@@ -217,7 +219,15 @@ def _run_async(plan: CommandPlan, ctx: Context, renderer: Renderer) -> int:
                 ending.stop()
             await ctx.aclose()
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=_fast_loop() if plan.command == "serve" else None) as runner:
+        return runner.run(run())
+
+
+def _fast_loop() -> Callable[[], AbstractEventLoop]:
+    """The event loop for many connections; for one command its import would cost more than it gains."""
+    import uvloop
+
+    return uvloop.new_event_loop
 
 
 class _Ending:

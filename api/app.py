@@ -12,7 +12,7 @@ from .admin import admin_routes
 from .body import AnyRequest
 from .chat import chat_routes
 from .errors import as_error, error_headers, error_object
-from .guard import ADMIN_PATHS, Guard
+from .guard import ADMIN_PATHS, OPEN_PATHS, Guard
 from .models import model_routes, probe_routes
 from .server import Server
 
@@ -34,7 +34,9 @@ def create_app(server: Server) -> Litestar:
         )
 
     def record(entry: dict[str, Any]) -> None:
-        server.write_log("info", "request", entry)
+        # orchestrators poll these every second: their lines would push all others out of the log
+        polled = entry["path"] in OPEN_PATHS and entry["status"] == 200
+        server.write_log("debug" if polled else "info", "request", entry)
 
     app = Litestar(
         [*chat_routes(server), *model_routes(server), *probe_routes(server), *admin_routes(server)],

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .events import Events
 
 CHANGES = frozenset({"create", "update", "delete"})
+ENDLESS = frozenset({"logs", "serve"})
 WOULD_CHANGE = 10
 """Exit code of a dry run with `--detailed-exitcode` where the plan would change something."""
 
@@ -76,8 +77,8 @@ class Renderer:
         if isinstance(event, Result):
             return self.result(event)
         if self.output == "json":
-            if isinstance(event, Record) and self.command == "logs":
-                self.stream = True  # a followed log has no end: only lines can show it
+            if isinstance(event, Record) and self.command in ENDLESS:
+                self.stream = True  # what has no end can only be shown line by line
             if self.stream:
                 self._out(to_line(event))
         elif isinstance(event, Delta):

@@ -20,7 +20,21 @@ def record_text(command: str, data: Mapping[str, Any]) -> str | None:
     """The line of a record, or None for one that is not for people (the envelope of an answer)."""
     if command == "logs":
         return log_line(data)
+    if command == "serve":
+        return server_line(data)
     return None
+
+
+def server_line(data: Mapping[str, Any]) -> str:
+    """What the server says on the terminal: where it listens, and how the first load went."""
+    model = printable(data.get("model", ""))
+    match data.get("event"):
+        case "listening":
+            return f"listening on {printable(data.get('url', ''))} (Ctrl-C ends it)"
+        case "load_failed":
+            return f"model `{model}` is not loaded: {printable((data.get('error') or {}).get('message', ''))}"
+        case _:
+            return f"model `{model}` is ready"
 
 
 def log_line(data: Mapping[str, Any]) -> str:
