@@ -1,0 +1,514 @@
+"""The Jinja environment chat templates run in: immutable, bounded in time and size, and aware of who wrote what.
+
+A template is code from a file that somebody downloaded. It sees plain data only, cannot load other files, and every
+way to take long or to grow large passes a check: loops and calls tick a clock, operators and filters look at the sizes
+they would make. `Template.render` is therefore safe to call in a thread that must come back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from types import BuiltinMethodType
+from typing import Any
+
+import jinja2
+from attrs import define, field
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.compiler import operators as compare_operators
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+
+from .provenance import OTHER, Traced, embedded, formatted, holds_traced, joined, plain, printf, spoken, traced
+
+MAX_SOURCE = 1 << 20
+"""Characters a template may have."""
+
+MAX_TEXT = 1 << 24
+"""Characters any text a template makes may have."""
+
+MAX_ITEMS = 100_000
+"""Items of a list, steps of a `range` and nodes of a value that is compared or printed."""
+
+MAX_NUMBER = 1_000_000
+"""The largest number a method or a filter takes as a size."""
+
+
+class TemplateLimit(Exception):
+    """The template ran too long or made something too large."""
+
+
+class TemplateRaised(Exception):
+    """The template called `raise_exception`; the text is its own."""
+
+
+@define
+class Budget:
+    """What one render may still use."""
+
+    deadline: float
+    ticks: int = 0
+    printed_container: bool = False
+    """A list or a dict went into the prompt in Python's notation, which no template means to do."""
+
+    def tick(self, weight: int = 1) -> None:
+        """Count a step; every thousandth looks at the clock."""
+        before, self.ticks = self.ticks, self.ticks + weight
+        if before // 1000 != self.ticks // 1000 and time.monotonic() > self.deadline:
+            raise TemplateLimit("the chat template takes too long")
+
+
+def grown(length: int, limit: int = MAX_TEXT) -> None:
+    """Refuse a text or list of this length."""
+    if length > limit:
+        raise TemplateLimit("the chat template makes a value that is too large")
+
+
+def weigh(*values: Any) -> None:
+    """Refuse values with too many parts; shared parts count each time they are reached."""
+    waiting, seen = list(values), 0
+    while waiting:
+        value = waiting.pop()
+        seen += 1
+        if seen > MAX_ITEMS:
+            raise TemplateLimit("the chat template handles a value with too many parts")
+        if isinstance(value, dict):
+            waiting.extend(value.keys())
+            waiting.extend(value.values())
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            waiting.extend(value)
+
+
+def _check_numbers(values: Iterable[Any]) -> None:
+    for value in values:
+        if isinstance(value, int) and abs(value) > MAX_NUMBER:
+            raise TemplateLimit("the chat template asks for a size that is too large")
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what an assistant said, for training; here its body is just rendered."""
+
+    tags = {"generation"}  # noqa: RUF012 (the attribute is jinja2's)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+class _Generator(CodeGenerator):
+    """Sends `~` and comparisons through the environment, where sizes are checked and marks kept."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.concatenated((")
+        for arg in node.nodes:
+            self.visit(arg, frame)
+            self.write(", ")
+        self.write("))")
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        self.write("(environment.comparable(")
+        self.visit(node.expr, frame)
+        self.write(")")
+        for op in node.ops:
+            self.visit(op, frame)
+        self.write(")")
+
+    def visit_Operand(self, node: nodes.Operand, frame: Frame) -> None:
+        self.write(f" {compare_operators[node.op]} environment.comparable(")
+        self.visit(node.expr, frame)
+        self.write(")")
+
+
+class _Formatter(SandboxedFormatter):
+    """Looks up the fields of `str.format` as the sandbox allows."""
+
+
+def _plus(left: Any, right: Any) -> Any:
+    if isinstance(left, str) and isinstance(right, str):
+        grown(len(left) + len(right))
+    elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        grown(len(left) + len(right), MAX_ITEMS)
+    return left + right
+
+
+def _times(left: Any, right: Any) -> Any:
+    for sequence, count in ((left, right), (right, left)):
+        if isinstance(sequence, (str, list, tuple)) and isinstance(count, int):
+            grown(len(sequence) * max(count, 0), MAX_TEXT if isinstance(sequence, str) else MAX_ITEMS)
+    if isinstance(left, int) and isinstance(right, int):
+        grown(left.bit_length() + right.bit_length(), MAX_ITEMS)
+    return left * right
+
+
+def _power(left: Any, right: Any) -> Any:
+    if isinstance(left, int) and isinstance(right, int):
+        grown(left.bit_length() * abs(right), MAX_ITEMS)
+    return left**right
+
+
+def _modulo(left: Any, right: Any) -> Any:
+    return printf(left, right) if isinstance(left, str) else left % right
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """The environment of one chat template."""
+
+    code_generator_class = _Generator
+    intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
+
+    def __init__(self, now: Callable[[], datetime] = datetime.now) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, loopcontrols],
+            finalize=self.printed,
+            cache_size=0,
+        )
+        self._now = now
+        self._thread = threading.local()
+        self.concat = self.concatenated  # type: ignore[method-assign]
+        self.binop_table.update({"+": _plus, "*": _times, "**": _power, "%": _modulo})
+        self.globals.pop("lipsum", None)
+        self.globals.update(raise_exception=_raise_exception, strftime_now=self._strftime_now, range=_range)
+        for name, filter_ in list(self.filters.items()):
+            self.filters[name] = _guarded(name, filter_)
+        for name, test in list(self.tests.items()):
+            if name in _COMPARING_TESTS:
+                self.tests[name] = _weighed(test)
+        self.filters.update(_FILTERS, tojson=self._tojson, string=self.printed)
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of the render that runs in this thread."""
+        found = getattr(self._thread, "budget", None)
+        return found if found is not None else Budget(deadline=time.monotonic() + 1)
+
+    def begin(self, time_limit_s: float) -> Budget:
+        """Give the next render of this thread a new budget."""
+        self._thread.budget = Budget(deadline=time.monotonic() + time_limit_s)
+        return self.budget
+
+    def tick(self) -> str:
+        """Count one turn of a loop."""
+        self.budget.tick()
+        return ""
+
+    def printed(self, value: Any) -> str:
+        """`value` as the text that goes into the prompt."""
+        if isinstance(value, str):
+            return value
+        if isinstance(value, (list, tuple, dict, set, frozenset)):
+            weigh(value)
+            if value:
+                self.budget.printed_container = True
+        return spoken(value)
+
+    def comparable(self, value: Any) -> Any:
+        """`value`, unless comparing it could take long."""
+        if isinstance(value, (list, tuple, dict)):
+            weigh(value)
+        return value
+
+    def concatenated(self, parts: Iterable[Any]) -> str:
+        """The parts as one text."""
+        texts = [self.printed(part) for part in parts]
+        grown(sum(map(len, texts)))
+        return joined("", texts)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call from a template: counted, with sizes checked, and methods of plain text made to keep marks."""
+        __self.budget.tick()
+        owner = getattr(__obj, "__self__", None)
+        if isinstance(owner, str):
+            _check_numbers(args)
+            _check_numbers(kwargs.values())
+            if __obj.__name__ == "replace" and len(args) >= 2:
+                _check_replace(owner, *args[:2])
+            if isinstance(__obj, BuiltinMethodType) and __obj.__name__ in _TEXT_METHODS and holds_traced([*args]):
+                __obj = getattr(traced(owner), __obj.__name__)
+            if __obj.__name__ == "join":
+                args = (__self._joinable(owner, *args),)
+        result = super().call(__context, __obj, *args, **kwargs)
+        if isinstance(result, str):
+            grown(len(result))
+        return result
+
+    def _joinable(self, sep: str, items: Iterable[Any]) -> list[Any]:
+        row = list(items)
+        grown(sum(len(item) + len(sep) for item in row if isinstance(item, str)))
+        return row
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`str.format` and `format_map` without private attributes, keeping marks."""
+        if super().wrap_str_format(value) is None:
+            return None if not _is_traced_format(value) else self._formatter(value)
+        return self._formatter(value)
+
+    def _formatter(self, method: Any) -> Callable[..., str]:
+        template: str = method.__self__
+        fields = _Formatter(self)
+
+        def format_text(*args: Any, **kwargs: Any) -> str:
+            if method.__name__ == "format_map":
+                return formatted(template, (), args[0], fields)
+            return formatted(template, args, kwargs, fields)
+
+        return format_text
+
+    def _generate(self, source: nodes.Template, name: Any, filename: Any, defer_init: bool = False) -> str:
+        for loop in list(source.find_all(nodes.For)):
+            tick = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
+            loop.body.insert(0, nodes.ExprStmt(tick).set_lineno(loop.lineno))
+        source.set_environment(self)
+        return super()._generate(source, name, filename, defer_init)
+
+    def _strftime_now(self, form: str) -> str:
+        if len(form) > 200 or re.search(r"%[^a-zA-Z%]*\d", form):
+            raise TemplateLimit("the chat template asks for a date in too long a form")
+        return self._now().strftime(form)
+
+    def _tojson(
+        self,
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        weigh(value)
+        _check_numbers((indent,))
+        text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        grown(len(text))
+        return Traced(text, mark_of(value)) if holds_traced(value) else text
+
+
+def mark_of(value: Any) -> int:
+    """The mark of the first text of the request in the value."""
+    if isinstance(value, Traced):
+        return value.marks[0] if value else OTHER
+    children: Iterable[Any] = ()
+    if isinstance(value, dict):
+        children = [*value.values(), *value.keys()]
+    elif isinstance(value, (list, tuple)):
+        children = value
+    return next((mark for child in children if (mark := mark_of(child)) != OTHER), OTHER)
+
+
+def _is_traced_format(value: Any) -> bool:
+    owner = getattr(value, "__self__", None)
+    return isinstance(owner, Traced) and getattr(value, "__name__", "") in ("format", "format_map")
+
+
+def _raise_exception(message: Any) -> None:
+    raise TemplateRaised(str(message))
+
+
+def _range(*args: int) -> range:
+    steps = range(*args)
+    try:
+        length = len(steps)
+    except OverflowError:
+        length = MAX_ITEMS + 1
+    if length > MAX_ITEMS:
+        raise TemplateLimit(f"the chat template asks for a range of more than {MAX_ITEMS} steps")
+    return steps
+
+
+def _check_replace(text: str, old: Any, new: Any) -> None:
+    if isinstance(old, str) and isinstance(new, str):
+        times = text.count(old) if old else len(text) + 1
+        grown(len(text) + times * len(new))
+
+
+_TEXT_METHODS = frozenset(
+    {"join", "replace", "center", "ljust", "rjust", "__add__", "__mod__", "removeprefix", "removesuffix", "translate"}
+)
+_COMPARING_TESTS = frozenset(
+    {
+        "eq",
+        "equalto",
+        "==",
+        "ne",
+        "!=",
+        "lt",
+        "lessthan",
+        "<",
+        "le",
+        "<=",
+        "gt",
+        "greaterthan",
+        ">",
+        "ge",
+        ">=",
+        "in",
+        "sameas",
+    }
+)
+_SHALLOW_FILTERS = frozenset(
+    {
+        "length",
+        "count",
+        "first",
+        "last",
+        "list",
+        "items",
+        "reverse",
+        "map",
+        "select",
+        "reject",
+        "selectattr",
+        "rejectattr",
+        "attr",
+        "default",
+        "d",
+        "batch",
+        "slice",
+        "trim",
+        "upper",
+        "lower",
+        "capitalize",
+        "abs",
+        "int",
+        "float",
+        "round",
+        "safe",
+        "random",
+    }
+)
+_SIZING_FILTERS = frozenset({"center", "truncate", "wordwrap", "batch", "slice", "round", "filesizeformat"})
+
+
+def _guarded(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter with its sizes checked, and with the request's marks on text it makes from the request's."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if name in _SIZING_FILTERS:
+            _check_numbers([*args[1:], *kwargs.values()])
+        if name not in _SHALLOW_FILTERS:
+            weigh(*[arg for arg in args if not isinstance(arg, (jinja2.Environment, Context, nodes.EvalContext))])
+        result = filter_(*args, **kwargs)
+        if isinstance(result, str) and not isinstance(result, Traced):
+            grown(len(result))
+            for arg in args:
+                if isinstance(arg, Traced):
+                    return embedded(plain(result), arg)
+            return Traced(plain(result)) if holds_traced([*args, *kwargs.values()]) else plain(result)
+        return result
+
+    # jinja2 passes the context to filters that carry its mark
+    guarded.__dict__.update(getattr(filter_, "__dict__", {}))
+    return guarded
+
+
+def _weighed(test: Callable[..., Any]) -> Callable[..., Any]:
+    def weighed(*args: Any) -> Any:
+        weigh(*[arg for arg in args if not isinstance(arg, str)])
+        return test(*args)
+
+    return weighed
+
+
+def _text(value: Any) -> str:
+    weigh(value)
+    return spoken(value)
+
+
+@jinja2.pass_environment
+def _join(environment: ChatEnvironment, value: Any, d: str = "", attribute: Any = None) -> str:
+    if attribute is not None:
+        value = environment.call_filter("map", value, kwargs={"attribute": attribute})
+    items = [_text(item) for item in value]
+    grown(sum(len(item) + len(d) for item in items))
+    return joined(_text(d), items)
+
+
+def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
+    text, old, new = _text(value), _text(old), _text(new)
+    _check_replace(text, old, new)
+    times = -1 if count is None else count
+    kept = isinstance(text, Traced) or isinstance(new, Traced)
+    return traced(text).replace(old, new, times) if kept else text.replace(old, new, times)
+
+
+def _indent(value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    _check_numbers((width,))
+    pad = width if isinstance(width, str) else " " * width
+    text = _text(value)
+    lines = (text + "\n").splitlines()
+    grown(len(text) + len(lines) * len(pad))
+    rest = [pad + line if line or blank else line for line in lines[1:]]
+    return joined("\n", [pad + lines[0] if first else lines[0], *rest])
+
+
+def _title(value: Any) -> str:
+    text = _text(value)
+    out = "".join(part[:1].upper() + part[1:].lower() for part in re.split(r"([-\s({\[<]+)", plain(text)) if part)
+    if not isinstance(text, Traced):
+        return out
+    return Traced(out, text.marks if len(out) == len(text) else OTHER)
+
+
+def _percent(value: Any, *args: Any, **kwargs: Any) -> str:
+    if args and kwargs:
+        raise TypeError("can't handle positional and keyword arguments at the same time")
+    return printf(_text(value), kwargs or args)
+
+
+def _escape(value: Any) -> str:
+    parts = {"&": "&amp;", ">": "&gt;", "<": "&lt;", "'": "&#39;", '"': "&#34;"}
+    text = _text(value)
+    for character, entity in parts.items():
+        text = _replace(text, character, entity)
+    return text
+
+
+_FILTERS: dict[str, Callable[..., Any]] = {
+    "join": _join,
+    "replace": _replace,
+    "indent": _indent,
+    "title": _title,
+    "format": _percent,
+    "safe": _text,
+    "escape": _escape,
+    "e": _escape,
+    "forceescape": _escape,
+}
+
+
+@define
+class Program:
+    """A compiled template."""
+
+    source: str
+    environment: ChatEnvironment = field(factory=ChatEnvironment)
+    _template: jinja2.Template = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.source) > MAX_SOURCE:
+            raise TemplateLimit(f"the chat template is longer than {MAX_SOURCE} characters")
+        self._template = self.environment.from_string(self.source)
+
+    def run(self, variables: dict[str, Any], time_limit_s: float = 5.0) -> tuple[Traced, Budget]:
+        """The rendered text with its marks, and what the render used.
+
+        Raises whatever the template raises, and TemplateLimit.
+        """
+        budget = self.environment.begin(time_limit_s)
+        context = self._template.new_context(variables)
+        parts, length = [], 0
+        for part in self._pieces(context):
+            parts.append(part)
+            length += len(part)
+            grown(length)
+        return traced(joined("", parts)), budget
+
+    def _pieces(self, context: Context) -> Iterator[str]:
+        return self._template.root_render_func(context)
