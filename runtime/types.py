@@ -134,6 +134,8 @@ class Started:
     model_id: str
     notes: tuple[str, ...] = ()
     """Repairs and warnings people should see, such as a folded system message."""
+    reasoning_open: str | None = None
+    """The tag the prompt ends with, where the answer begins inside what the model thinks."""
 
 
 @frozen(kw_only=True)
