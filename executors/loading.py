@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from attrs import frozen
 
 from ..errors import ModelNotFound
 from .events import Progress
+from .threads import in_thread
 
 if TYPE_CHECKING:
     from ..planner.plans.models import ModelsLoad
@@ -150,7 +150,7 @@ async def loading(
     if found is not None:
         spec = found.spec  # join the load that runs
     else:
-        target = await asyncio.to_thread(resolve, ctx, wanted)
+        target = await in_thread(resolve, ctx, wanted)
         known = find_loaded(ctx, target.model_id)
         if known is not None and known.state == "ready":
             yield known
@@ -162,6 +162,8 @@ async def loading(
 
 async def load_with_progress(ctx: Context, spec: LoadSpec) -> AsyncIterator[Progress | LoadedModel]:
     """Load by a spec: progress as it comes, then the model, last. Closing it early leaves the load to others."""
+    import asyncio  # not above: a dry run imports this module without an event loop
+
     steps: asyncio.Queue[Progress | None] = asyncio.Queue()
 
     def on_progress(stage: str, fraction: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from .loading import (
 from .preconditions import file_preconditions
 from .preview import previewed
 from .provenance import load_provenance
+from .threads import in_thread
 
 if TYPE_CHECKING:
     from ..planner.plans.models import ModelsList, ModelsLoad, ModelsScan, ModelsShow, ModelsUnload
@@ -44,7 +44,7 @@ def preview_folder(_plan: ModelsScan | ModelsList, ctx: Context) -> Facts:
 @previewed(preview_folder)
 async def scan(_plan: ModelsScan, ctx: Context) -> Events:
     """Every GGUF file of the folder, the unusable ones with their reason."""
-    catalog = await asyncio.to_thread(scan_models, ctx)
+    catalog = await in_thread(scan_models, ctx)
     rows = [entry_row(entry) for entry in catalog.entries]
     invalid = sum(not row["valid"] for row in rows)
     yield Result(data={**_folder(ctx, catalog), "files": rows, "total": len(rows), "invalid": invalid})
@@ -53,7 +53,7 @@ async def scan(_plan: ModelsScan, ctx: Context) -> Events:
 @previewed(preview_folder)
 async def list_models(plan: ModelsList, ctx: Context) -> Events:
     """The valid files of one kind; by default those that can be loaded."""
-    catalog = await asyncio.to_thread(scan_models, ctx)
+    catalog = await in_thread(scan_models, ctx)
     rows = [entry_row(e) for e in catalog.entries if e.valid and plan.kind in (e.kind, "all")]
     yield Result(data={**_folder(ctx, catalog), "models": rows})
 
@@ -67,12 +67,12 @@ def preview_named(plan: ModelsShow, ctx: Context) -> Facts:
 async def show(plan: ModelsShow, ctx: Context) -> Events:
     """One model's header in words, and how it is loaded where it is."""
     name = _name_or_default(plan.model, ctx)
-    target = await asyncio.to_thread(resolve, ctx, name)
+    target = await in_thread(resolve, ctx, name)
     if target.entry is None:
         raise ModelNotFound(f"`{name}` has no file to show", param="model")
     row = entry_row(target.entry)
     if target.entry.valid:
-        row["header"] = await asyncio.to_thread(_header, Path(target.entry.path))
+        row["header"] = await in_thread(_header, Path(target.entry.path))
     if ctx.on_server:
         loaded = find_loaded(ctx, target.model_id)
         row["loaded"] = None if loaded is None else loaded_row(loaded)
