@@ -15,6 +15,7 @@ from ..errors import BadInput, NotFound, PayloadTooLarge, StalePlan, Unsupported
 from ..planner.codec import dump_plan, load_plan
 from ..planner.identity import plan_id
 from ..planner.report import FORMAT_VERSION, Facts
+from .events import Record
 from .preconditions import failed_locally, failed_on_server
 from .preview import preview_of, previewed
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .events import Events
 
 LARGEST_FILE_BYTES = 16 * 1024 * 1024
-UNAPPLICABLE = ("apply", "serve")
 
 
 @frozen(kw_only=True)
@@ -58,7 +58,10 @@ def preview_apply(plan: Apply, ctx: Context) -> Facts:
 
 @previewed(preview_apply)
 async def apply(plan: Apply, ctx: Context) -> Events:
-    """The events of the saved plan. Raises StalePlan, naming what has changed, before anything runs."""
+    """A record that names the saved plan, then its events.
+
+    Raises StalePlan, naming what has changed, before anything runs.
+    """
     from .dispatch import dispatch
 
     saved = await asyncio.to_thread(read_saved, plan.file)
@@ -69,6 +72,7 @@ async def apply(plan: Apply, ctx: Context) -> Events:
             hint="make a fresh one with `--dry-run`",
             failed=failed,
         )
+    yield Record(data={"applying": saved.plan.command, "plan_id": saved.plan_id})
     async with aclosing(dispatch(saved.plan, ctx)) as events:  # type: ignore[type-var]
         async for event in events:
             yield event
@@ -88,8 +92,8 @@ def read_saved(file: str) -> Saved:
     if not isinstance(inner, dict):
         raise BadInput(f"`{file}`: `plan` is not a plan")
     plan = load_plan(inner)
-    if plan.command in UNAPPLICABLE:
-        raise Unsupported(f"a saved `{plan.command}` cannot be applied", hint=f"run `localllm {plan.command}` itself")
+    if plan.command == "apply":
+        raise Unsupported("a saved `apply` cannot be applied", hint=f"apply `{plan.file}` itself")
     found = plan_id(dump_plan(plan))
     if is_report and raw.get("plan_id", found) != found:
         raise BadInput(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import asdict, evolve, frozen
 
 from ..errors import LocalLLMError, RuntimeFailed
 from ..planner.report import Facts
@@ -117,8 +117,12 @@ async def _asker(plan: BenchLatency | BenchThroughput, ctx: Context) -> AsyncIte
             yield ask_server, "server"
         return
 
+    ctx.runtime  # noqa: B018  made now, so that the context below shares it and its end is ours
+    # where to ask is decided once, before the first request
+    here = evolve(ctx, on_server=True)
+
     async def ask_here(question: str, max_tokens: int) -> Sample:
-        return await _measured(_complete_here(_chat_plan(plan, question, max_tokens), ctx))
+        return await _measured(_complete_here(_chat_plan(plan, question, max_tokens), here))
 
     yield ask_here, "embedded"
 
@@ -138,12 +142,9 @@ def _chat_plan(plan: BenchLatency | BenchThroughput, question: str, max_tokens: 
 
 
 async def _complete_here(plan: Any, ctx: Context) -> dict[str, Any]:
-    from attrs import evolve
-
     from .chat import chat
 
-    # the choice between server and here is made once, before the first request
-    async with aclosing(chat(plan, evolve(ctx, on_server=True))) as events:  # type: ignore[type-var]
+    async with aclosing(chat(plan, ctx)) as events:  # type: ignore[type-var]
         async for event in events:
             if isinstance(event, Result):
                 return event.data
@@ -167,8 +168,6 @@ async def _measured(answer: Coroutine[Any, Any, dict[str, Any]]) -> Sample:
 
 
 def _result(data: dict[str, Any], samples: list[Sample], plan: BenchLatency | BenchThroughput, where: str) -> Result:
-    from attrs import asdict
-
     failed = sum(sample.error is not None for sample in samples)
     return Result(
         ok=failed == 0,

@@ -11,6 +11,7 @@ from attrs import define, field
 from ..planner.settings import ResolvedSettings
 
 if TYPE_CHECKING:
+    from ..errors import LocalLLMError
     from ..planner.plans.serve import Serve
     from ..runtime.models.catalog import Catalog
     from ..runtime.protocol import Runtime
@@ -47,6 +48,8 @@ class Context:
     """The running server's instance id; empty elsewhere."""
     on_worker_log: Callable[[str, str, str], None] | None = None
     """Takes what workers print: the model's id, a level and the line."""
+    config_fault: LocalLLMError | None = None
+    """What is wrong with the configuration, for the one command that runs all the same: `doctor`."""
     _runtime: Runtime | None = field(default=None, alias="_runtime")
 
     @property

@@ -49,7 +49,7 @@ class LogBook:
         self._secrets = tuple(secret for secret in secrets if secret)
         self._lock = threading.Lock()
 
-    def write(self, event: str, *, level: Level = "info", **fields: Any) -> None:
+    def write(self, event: str, /, *, level: Level = "info", **fields: Any) -> None:
         """Append one event. Values are JSON, or shown by `str`; prompts and answers do not belong here."""
         if LEVELS.index(level) < LEVELS.index(self.level):
             return
@@ -65,7 +65,8 @@ class LogBook:
 
     def _line(self, event: str, level: Level, fields: Mapping[str, Any]) -> bytes:
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        row = {"time": time, "level": level, "event": event, **redacted(fields, self._secrets)}
+        row = {"time": time, "level": level, "event": event}
+        row |= {name: value for name, value in redacted(fields, self._secrets).items() if name not in row}
         # ASCII: control characters and line breaks of a name become escapes, so one event stays one line
         line = json.dumps(row, default=str, separators=(",", ":")) + "\n"
         if len(line) > min(self.max_bytes, 64_000):

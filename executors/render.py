@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 CHANGES = frozenset({"create", "update", "delete"})
 ENDLESS = frozenset({"logs", "serve"})
+ENDLESS = frozenset({"logs", "serve"})
+"""Commands whose records come without a known end, so that in JSON only lines can show them."""
 WOULD_CHANGE = 10
 """Exit code of a dry run with `--detailed-exitcode` where the plan would change something."""
 

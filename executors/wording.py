@@ -113,7 +113,161 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return out
 
 
+def _files(data: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            row["id"],
+            row["kind"],
+            row["architecture"],
+            row["quantization"],
+            size(row["size_bytes"]),
+            row["context_length"],
+            ", ".join(row["aliases"]) if row["valid"] else f"invalid: {row['reason']}",
+        )
+        for row in data.get("files", data.get("models")) or ()
+    ]
+    lines = [table(("id", "kind", "architecture", "quantization", "size", "context", "notes"), rows)] if rows else []
+    if "files" in data:
+        lines.append(f"{plural(data['total'], 'file')}, {data['invalid']} invalid")
+    elif not rows:
+        lines.append("no models; `localllm models pull smollm2-135m` fetches a small one")
+    lines += [f"warning: {printable(warning)}" for warning in data.get("warnings") or ()]
+    return "\n".join(lines)
+
+
+def _show(data: Mapping[str, Any]) -> str:
+    header = data.get("header") or {}
+    pairs = [
+        (name, value) for name, value in data.items() if name not in ("header", "loaded", "size_bytes", "modified")
+    ]
+    lines = [facts([*pairs, ("size", size(data["size_bytes"])), ("tensors", header.get("tensors"))])]
+    metadata = header.get("metadata") or {}
+    short = [(printable(name), _short(value)) for name, value in metadata.items()]
+    return "\n\n".join([*lines, facts(short)]) if short else lines[0]
+
+
+def _short(value: Any, limit: int = 100) -> Any:
+    if isinstance(value, Mapping):
+        return f"{value.get('array_of')} items"
+    if isinstance(value, str) and len(value) > limit:
+        return f"{value[:limit]}... ({len(value)} characters)"
+    return value
+
+
+def _loaded(data: Mapping[str, Any]) -> str:
+    head = f"{'loaded' if data.get('changed') else 'was loaded already:'} {printable(data['model_id'])}"
+    applied = facts(sorted((printable(name), value) for name, value in (data.get("applied") or {}).items()))
+    warnings = [f"warning: {printable(warning)}" for warning in data.get("warnings") or ()]
+    return "\n".join(line for line in (head, applied, *warnings) if line)
+
+
+def _unloaded(data: Mapping[str, Any]) -> str:
+    gone = data.get("unloaded") or ()
+    return "\n".join(f"unloaded {printable(model_id)}" for model_id in gone) or "nothing was loaded"
+
+
+def _pulled(data: Mapping[str, Any]) -> str:
+    done = "fetched" if data["changed"] else "is there already:"
+    return f"{printable(data['model_id'])} {done} {printable(data['file'])} ({size(data['size_bytes'])})"
+
+
+def _key(data: Mapping[str, Any]) -> str:
+    return f"{data['key']}\n{data['note']}" + ("\nthe earlier key no longer works" if data.get("replaced") else "")
+
+
+def _auth(data: Mapping[str, Any]) -> str:
+    if "changed" in data:
+        return "no API key is asked for" if data["changed"] else "no API key was asked for"
+    return "an API key is asked for" if data["enabled"] else "no API key is asked for"
+
+
+def _setting(data: Mapping[str, Any]) -> str:
+    return _value(data["value"])
+
+
+def _settings(data: Mapping[str, Any]) -> str:
+    rows = [(row["key"], _value(row["value"]), row["origin"]) for row in data["settings"]]
+    lines = [table(("setting", "value", "origin"), rows), f"\nconfig file: {printable(data['config_file'])}"]
+    return "\n".join([*lines, *(f"warning: {printable(warning)}" for warning in data.get("warnings") or ())])
+
+
+def _changed_setting(data: Mapping[str, Any]) -> str:
+    if not data["changed"]:
+        return f"{printable(data['key'])} is {_value(data['after'])} already"
+    return f"{printable(data['key'])}: {_value(data['before'])} -> {_value(data['after'])}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "unset"
+    return printable(value if isinstance(value, str) else json.dumps(value))
+
+
+def _bench(data: Mapping[str, Any]) -> str:
+    figures = [(name, value) for name, value in data.items() if name != "raw"]
+    failed = [sample["error"] for sample in data["raw"] if sample["error"]]
+    return "\n".join([facts(figures), *(f"error: {printable(error)}" for error in failed[:3])])
+
+
+def _doctor(data: Mapping[str, Any]) -> str:
+    lines = []
+    for check in data["checks"]:
+        lines.append(f"{check['status']:<4}  {check['name']:<13}  {printable(check['message'])}")
+        if check.get("hint"):
+            lines.append(f"{'':<21}hint: {printable(check['hint'])}")
+    lines.append(f"{data['ok']} ok, {plural(data['warnings'], 'warning')}, {plural(data['failures'], 'failure')}")
+    return "\n".join(lines)
+
+
+def _logs(data: Mapping[str, Any]) -> str:
+    return "\n".join(log_line(line) for line in data["lines"])
+
+
+def _chat(data: Mapping[str, Any]) -> str:
+    choices = data["choices"]
+    texts = [printable_text(str(choice["message"].get("content") or "")) for choice in choices]
+    if len(texts) == 1:
+        return texts[0] or "\n"
+    return "\n".join(f"[{choice['index']}] {text}" for choice, text in zip(choices, texts, strict=True))
+
+
+def _serve(_data: Mapping[str, Any]) -> str:
+    return "stopped"
+
+
+def _server_record(data: Mapping[str, Any]) -> str:
+    """What a starting server says: where it listens, when the model is there."""
+    match data.get("event"):
+        case "listening":
+            return f"listening on {printable(data['url'])} (pid {data['pid']})"
+        case "ready":
+            return f"ready: {printable(data['model'])}"
+        case "load_failed":
+            return f"model {printable(data['model'])} failed to load: {printable(data['error']['message'])}"
+        case _:
+            return log_line(data)
+
+
 FORMS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "status": _status,
     "version": _version,
+    "models.scan": _files,
+    "models.list": _files,
+    "models.show": _show,
+    "models.load": _loaded,
+    "models.unload": _unloaded,
+    "models.pull": _pulled,
+    "auth.enable": _key,
+    "auth.disable": _auth,
+    "auth.status": _auth,
+    "config.get": _setting,
+    "config.list": _settings,
+    "config.set": _changed_setting,
+    "config.unset": _changed_setting,
+    "bench.latency": _bench,
+    "bench.throughput": _bench,
+    "doctor": _doctor,
+    "logs": _logs,
+    "chat": _chat,
+    "serve": _serve,
 }
