@@ -105,6 +105,7 @@ class _Stage:
         self.output: Literal["text", "json"] = "json" if asks_for_json(argv, os.environ) else "text"
         self.invocation: Invocation | None = None
         self.settings: ResolvedSettings | None = None
+        self.config_fault: LocalLLMError | None = None
 
     def run(self) -> int:
         from .planner.cli import parse
@@ -159,17 +160,23 @@ class _Stage:
     def _settings(self, invocation: Invocation) -> ResolvedSettings:
         from .planner.settings import resolve_settings
 
-        return resolve_settings(
-            invocation.options.flags(),
-            os.environ,
-            config_file=invocation.options.config,
-            must_exist=invocation.raw["command"] not in WRITES_CONFIG,
-        )
+        flags, command = invocation.options.flags(), invocation.raw["command"]
+        try:
+            return resolve_settings(
+                flags, os.environ, config_file=invocation.options.config, must_exist=command not in WRITES_CONFIG
+            )
+        except LocalLLMError as fault:
+            if command != "doctor":
+                raise
+            # the doctor runs all the same, on the defaults, and repeats the fault
+            self.config_fault = fault
+            return resolve_settings(flags, {}, config_file=os.devnull)
 
     def _context(self, plan: CommandPlan, invocation: Invocation, settings: ResolvedSettings) -> Context:
         from .executors.context import Context
 
         ctx = Context(settings=settings, dry_run=invocation.options.dry_run, verbosity=_verbosity(invocation))
+        ctx.config_fault = self.config_fault
         if plan.command in MAY_SERVE:
             from .api.serve import serve
 

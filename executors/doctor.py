@@ -57,7 +57,7 @@ async def doctor(_plan: Doctor, ctx: Context) -> Events:
 
     findings: list[Finding] = []
     for number, name in enumerate(CHECKS):
-        yield Progress(stage="checking", message=name, current=number, total=len(CHECKS))
+        yield Progress(stage="checking", current=number, total=len(CHECKS))
         findings.append(await _run(name, getattr(checks, name), ctx))
     counts = Counter(finding.status for finding in findings)
     yield Result(

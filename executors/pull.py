@@ -59,10 +59,11 @@ async def pull(plan: ModelsPull, ctx: Context) -> Events:
     known = _known(plan.name)
     ctx.models_dir.mkdir(parents=True, exist_ok=True)
     target = ctx.models_dir / known.file
+    lock = Path(ctx.settings.state_dir) / f"pull-{known.name}"  # not in the models folder, which stays clean
     changed = False
     with ExitStack() as held:
         # two pulls at once: the second finds the first one's work done
-        while not _holds(held, target):
+        while not _holds(held, lock):
             yield Progress(stage="waiting", message="for another pull of the same model")
             await asyncio.sleep(0.2)
         if not await _is_right(target, known):
@@ -83,9 +84,9 @@ async def pull(plan: ModelsPull, ctx: Context) -> Events:
     )
 
 
-def _holds(held: ExitStack, target: Path) -> bool:
+def _holds(held: ExitStack, lock: Path) -> bool:
     try:
-        held.enter_context(locked(target, timeout_s=0))
+        held.enter_context(locked(lock, timeout_s=0))
     except InUse:
         return False
     return True

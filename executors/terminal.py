@@ -77,7 +77,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.2f}".rstrip("0").rstrip(".")
+        return f"{value:.6g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(printable(item) for item in value) or "-"
     return printable(value)
