@@ -103,7 +103,7 @@ def read_header(path: str | os.PathLike[str], *, exact: bool = True) -> GGUFHead
 
 def header_hash(path: str | os.PathLike[str]) -> str:
     """`sha256:…` over the header: metadata and tensor table, all bytes before the weights."""
-    end = read_header(path).data_offset
+    end = read_header(path, exact=False).data_offset
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         while end > 0 and (block := file.read(min(end, WALK_WINDOW))):
