@@ -53,6 +53,8 @@ def default_name(ctx: Context) -> str:
     if loaded:
         by_name = [model for model in loaded if configured and configured in (model.model_id, *model.spec.names)]
         return (by_name or loaded)[-1].model_id
+    if ctx.backend == "echo":
+        return ECHO_MODEL
     if configured and configured != DEFAULT_NAME:
         return configured
     raise ModelNotFound(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 CHANGES = frozenset({"create", "update", "delete"})
 ENDLESS = frozenset({"logs", "serve"})
-ENDLESS = frozenset({"logs", "serve"})
 """Commands whose records come without a known end, so that in JSON only lines can show them."""
 WOULD_CHANGE = 10
 """Exit code of a dry run with `--detailed-exitcode` where the plan would change something."""
@@ -78,6 +77,8 @@ class Renderer:
         self._close_bar()
         if isinstance(event, Result):
             return self.result(event)
+        if isinstance(event, Record) and self.command == "apply" and "applying" in event.data:
+            self.command = event.data["applying"]  # what follows is shown in the form of that command
         if self.output == "json":
             if isinstance(event, Record) and self.command in ENDLESS:
                 self.stream = True  # what has no end can only be shown line by line
