@@ -7,7 +7,6 @@ a value may start with `-`, and a forgotten value never swallows the next flag. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
 import attrs
@@ -126,7 +125,7 @@ class _Reader:
         choices = list(
             dict.fromkeys(c.removeprefix(prefix).split(".")[0] for c in self.commands if c.startswith(prefix))
         )
-        near = get_close_matches(word, choices, n=1)
+        near = _nearest(word, choices, n=1)
         place = " ".join(["localllm", *self.found.words])
         hint = f"did you mean `{place} {near[0]}`?" if near else f"`{place}` knows {_listed(choices)}"
         return UsageError(f"`{place}` has no command `{printable(word)}`", hint=hint)
@@ -185,7 +184,7 @@ class _Reader:
 
     def _unknown_option(self, name: str) -> UsageError:
         place = " ".join(["localllm", *self.found.words])
-        near = get_close_matches(name, [known for known in self.flags if known.startswith("--")], n=1)
+        near = _nearest(name, [known for known in self.flags if known.startswith("--")], n=1)
         if near:
             hint = f"did you mean `{near[0]}`?"
         elif self.found.command:
@@ -222,6 +221,12 @@ def _is_number(token: str) -> bool:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
+
+
+def _nearest(word: str, known: Sequence[str], n: int) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(word, known, n=n)
 
 
 def printable(text: str) -> str:

@@ -16,14 +16,13 @@ from cyclopts import App, CoercionError, CycloptsError, Group, MissingArgumentEr
 
 from ..errors import UsageError
 from .argv import Arguments, Flag, flag_of, printable, read_argv
-from .chat_request import PromptArguments, fold_prompt
 from .fields import METADATA_KEY, FieldSpec, first_line
 from .global_options import GlobalOptions, global_fields
 from .plans import COMMANDS, plan_class
 
 SHELLS = ("bash", "zsh", "fish")
-BESIDES: dict[str, type[Any]] = {"chat": PromptArguments}
-"""What a command takes on the command line besides its plan's fields."""
+BESIDES = frozenset({"chat"})
+"""Commands that take more on the command line than their plan's fields; see `_besides`."""
 GROUPS = {
     "models": "Find, load and fetch models",
     "auth": "Ask for an API key, or stop asking",
@@ -69,6 +68,8 @@ def parse(
     options = GlobalOptions(**{name: value for name, value in given.items() if name in names})
     raw = {name: value for name, value in given.items() if name not in names}
     if found.command in BESIDES:
+        from .chat_request import fold_prompt
+
         raw = fold_prompt(_with_stdin(raw, read_stdin, stdin_is_piped))
     return Invocation(raw={"command": found.command, **raw}, options=options)
 
@@ -130,13 +131,21 @@ def _flags_of(command: str) -> list[Flag]:
 def _fields_of(command: str) -> list[attrs.Attribute[Any]]:
     """The fields a command line may fill: the plan's, and what the command takes besides; operands first."""
     found: dict[str, attrs.Attribute[Any]] = {}
-    for cls in (*((BESIDES[command],) if command in BESIDES else ()), plan_class(command)):
+    for cls in (*_besides(command), plan_class(command)):
         attrs.resolve_types(cls)
         for attribute in attrs.fields(cls):
             spec: FieldSpec | None = attribute.metadata.get(METADATA_KEY)
             if spec is not None and spec.cli:
                 found[attribute.name] = attribute
     return sorted(found.values(), key=lambda item: not item.metadata[METADATA_KEY].positional)
+
+
+def _besides(command: str) -> tuple[type[Any], ...]:
+    if command not in BESIDES:
+        return ()
+    from .chat_request import PromptArguments
+
+    return (PromptArguments,)
 
 
 def _options(given: dict[str, Any]) -> GlobalOptions:
@@ -151,7 +160,7 @@ def _parse_with_cyclopts(found: Arguments) -> dict[str, Any]:
     tokens: list[str] = []
     for name, value in found.options.items():
         tokens += _canonical(flags[name], value)
-    app = _leaf(found.command, name="localllm")
+    app = _leaf(found.command, name="localllm", only=frozenset(found.options))
     try:
         _, bound, _ = app.parse_args(
             [*tokens, "--", *found.operands], exit_on_error=False, print_error=False, end_of_options_delimiter="--"
@@ -221,13 +230,28 @@ def _travels_as_json(annotation: Any) -> bool:
     return get_origin(annotation) is not Literal and any(_travels_as_json(member) for member in members)
 
 
-def _signature(fields: Sequence[attrs.Attribute[Any]], *, optional: bool) -> inspect.Signature:
-    """The fields as parameters, and the options of every command; `optional` lets none be missing."""
-    parameters = [_parameter(item, optional=optional) for item in fields]
-    group = Group(GLOBAL_GROUP, sort_key=9)
-    taken = {parameter.name for parameter in parameters}
-    parameters += [_parameter(item, group=group) for item in global_fields() if item.name not in taken]
+def _signature(
+    fields: Sequence[attrs.Attribute[Any]], *, optional: bool, only: frozenset[str] | None
+) -> inspect.Signature:
+    """The fields as parameters, and the options of every command.
+
+    `optional` lets none be missing. `only` leaves out the options that were not given, which takes most of the time
+    off a parse; None keeps all, for help and completion.
+    """
+    group = Group(GLOBAL_GROUP, sort_key=9) if only is None else None
+    names = {item.name for item in fields}
+    parameters = [_parameter(item, optional=optional) for item in fields if only is None or _counts(item, only)]
+    parameters += [
+        _parameter(item, group=group)
+        for item in global_fields()
+        if item.name not in names and (only is None or item.name in only)
+    ]
     return inspect.Signature(parameters)
+
+
+def _counts(item: attrs.Attribute[Any], only: frozenset[str]) -> bool:
+    required = item.default is attrs.NOTHING
+    return item.metadata[METADATA_KEY].positional or required or item.name in only
 
 
 def _parameter(item: attrs.Attribute[Any], *, optional: bool = False, group: Group | None = None) -> inspect.Parameter:
@@ -241,7 +265,8 @@ def _parameter(item: attrs.Attribute[Any], *, optional: bool = False, group: Gro
         settings["name"] = ["--" + (spec.flag or item.name.replace("_", "-")), *spec.aliases]
     if group is not None:
         settings["group"] = group
-        settings["count"] = annotation is int
+    if item.name == "verbose":
+        settings["count"] = True
     if _travels_as_json(annotation):
         annotation, settings["metavar"] = str, "JSON"
     elif get_origin(annotation) is tuple:
@@ -253,14 +278,14 @@ def _parameter(item: attrs.Attribute[Any], *, optional: bool = False, group: Gro
     return inspect.Parameter(item.name, kind, default=default, annotation=Annotated[annotation, Parameter(**settings)])
 
 
-def _leaf(command: str, *, name: str) -> App:
+def _leaf(command: str, *, name: str, only: frozenset[str] | None = None) -> App:
     """The cyclopts app of one command; its function is never called, only its signature is read."""
 
     def collect(*_: Any, **__: Any) -> None:
         """Never runs."""
 
     # What stands in for a field, such as a prompt for messages, is settled after parsing.
-    signature = _signature(_fields_of(command), optional=command in BESIDES)
+    signature = _signature(_fields_of(command), optional=command in BESIDES, only=only)
     collect.__signature__ = signature  # type: ignore[attr-defined]
     collect.__annotations__ = {item.name: item.annotation for item in signature.parameters.values()}
     collect.__doc__ = first_line(plan_class(command))

@@ -275,12 +275,12 @@ def server_url(host: str, port: int) -> str:
 
 def _strange_variables(env: Mapping[str, str]) -> tuple[str, ...]:
     """Variables that look like a misspelt setting; others with the prefix belong to somebody else."""
-    from difflib import get_close_matches
-
     known = [setting.env for setting in settings_table().values()] + [f"{ENV_PREFIX}CONFIG"]
     found = []
     for name in sorted(env):
         if name.startswith(ENV_PREFIX) and name not in known:
+            from difflib import get_close_matches
+
             near = get_close_matches(name, known, n=1, cutoff=0.88)
             if near:
                 found.append(f"the environment variable `{name}` is not used; did you mean `{near[0]}`?")
