@@ -259,6 +259,7 @@ def _parameter(item: attrs.Attribute[Any], *, optional: bool = False, group: Gro
     required = item.default is attrs.NOTHING and not optional
     annotation: Any = item.type
     settings: dict[str, Any] = {"help": spec.help, "negative_iterable": (), "negative_none": ()}
+    settings["json_list"] = settings["json_dict"] = False  # a stop text may look like JSON
     if spec.positional:
         settings["allow_leading_hyphen"] = True
     else:

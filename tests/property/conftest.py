@@ -1,0 +1,67 @@
+"""Strategies made from the plan classes, so that a new command is covered without a line here."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from localllm.planner.fields import METADATA_KEY, FieldSpec
+from localllm.planner.plans import COMMANDS, plan_class
+
+settings.register_profile("localllm", deadline=None, max_examples=60)
+settings.load_profile("localllm")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+PLAIN = FieldSpec(help="")
+
+
+def raw_plans_of(command: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Raw plans of one command: every field with a default may be missing."""
+    return objects_of(plan_class(command)).map(lambda fields: {"command": command, **fields})
+
+
+def objects_of(cls: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    attrs.resolve_types(cls)
+    required, optional = {}, {}
+    for attribute in attrs.fields(cls):
+        spec = attribute.metadata.get(METADATA_KEY)
+        if spec is not None:
+            target = required if attribute.default is attrs.NOTHING else optional
+            target[attribute.name] = values_of(attribute.type, spec)
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+def values_of(annotation: Any, spec: FieldSpec) -> st.SearchStrategy[Any]:
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return st.one_of([values_of(member, spec) for member in get_args(annotation)])
+    if origin is Literal:
+        return st.sampled_from(get_args(annotation))
+    if origin is tuple:
+        size = {"min_size": spec.min_length or 0, "max_size": min(spec.max_length or 3, 3)}
+        return st.lists(values_of(get_args(annotation)[0], PLAIN), **size)
+    if attrs.has(annotation):
+        return objects_of(annotation)
+    if annotation is type(None):
+        return st.none()
+    if annotation is bool:
+        return st.booleans()
+    if annotation is int:
+        return st.integers(None if spec.ge is None else int(spec.ge), None if spec.le is None else int(spec.le))
+    if annotation is float:
+        low = spec.ge if spec.gt is None else spec.gt
+        return st.floats(low, spec.le, exclude_min=spec.gt is not None, allow_nan=False, allow_infinity=False)
+    assert annotation in (str, Path), annotation
+    text = TEXT if spec.pattern is None else st.from_regex(spec.pattern, fullmatch=True)
+    return text.filter(lambda value: len(value) >= (spec.min_length or 0))
+
+
+@pytest.fixture(scope="session", params=sorted(COMMANDS))
+def raw_plans(request: pytest.FixtureRequest) -> st.SearchStrategy[dict[str, Any]]:
+    """A strategy of raw plans, one command after the other."""
+    return raw_plans_of(request.param)
