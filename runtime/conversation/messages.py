@@ -37,6 +37,8 @@ class Dialect:
     """The arguments of a call are an object; else their JSON text."""
     typed_content: bool = False
     """Content is a list of parts."""
+    empty_tools: bool = False
+    """Without tools the template gets an empty list; else None."""
     continued: Literal["cut", "appended"] = "cut"
     """An answer to go on with is rendered and what follows it cut off, or written after the generation prompt."""
     tools: bool = True
@@ -197,7 +199,9 @@ def spoken_in(dialect: Dialect, talk: Conversation) -> tuple[list[Message], list
     if dialect.merged:
         messages = _merged(messages)
     messages = [_shaped(message, dialect) for message in messages]
-    return messages, list(talk.tools) if talk.tools and dialect.tools else None
+    if talk.tools and dialect.tools:
+        return messages, list(talk.tools)
+    return messages, [] if dialect.empty_tools else None
 
 
 def tools_as_text(tools: Sequence[Message]) -> str:
@@ -315,7 +319,7 @@ def repairs_for(talk: Conversation) -> list[dict[str, Any]]:
     changes: list[dict[str, Any]] = []
     if any(message.get("tool_calls") for message in talk.messages):
         changes += [{"null_content": False}, {"object_arguments": False}]
-    changes.append({"typed_content": True})
+    changes += [{"typed_content": True}, {"empty_tools": True}]
     if talk.continues:
         changes.append({"continued": "appended"})
     if len(system) > 1 or any(system):

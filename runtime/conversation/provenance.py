@@ -11,6 +11,7 @@ may become control, never too much.
 
 from __future__ import annotations
 
+import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,7 +54,7 @@ class Traced(str):
         return Traced(str.__add__(other, self), marks_of(other) + self.marks)
 
     def __mul__(self, times: SupportsIndex) -> Traced:
-        return Traced(str.__mul__(self, times), self.marks * times.__index__())
+        return Traced(str.__mul__(self, times), self.marks * operator.index(times))
 
     __rmul__ = __mul__
 
@@ -66,7 +67,7 @@ class Traced(str):
     def __getitem__(self, key: SupportsIndex | slice) -> Traced:
         if isinstance(key, slice):
             return Traced(str.__getitem__(self, key), self.marks[key])
-        index = key.__index__()
+        index = operator.index(key)
         return Traced(str.__getitem__(self, index), self.marks[index : index + 1 or None])
 
     def __iter__(self) -> Iterator[str]:
@@ -134,7 +135,7 @@ class Traced(str):
         return traced(joined(self, parts))
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> Traced:
-        limit = count.__index__()
+        limit = operator.index(count)
         if old:
             return traced(joined(new, str_split(self, old, limit)))
         out = str.replace(plain(self), old, plain(new), limit)
@@ -242,7 +243,19 @@ def spoken(value: Any) -> str:
     if isinstance(value, Traced):
         return value
     text = str(value)
-    return Traced(text) if not isinstance(value, str) and holds_traced(value) else text
+    return Traced(text, mark_in(value)) if not isinstance(value, str) and holds_traced(value) else text
+
+
+def mark_in(value: Any) -> int:
+    """The first mark in the value that is looked for in the prompt, else `OTHER`."""
+    if isinstance(value, Traced):
+        return value.marks[0] if value else OTHER
+    children: Iterable[Any] = ()
+    if isinstance(value, dict):
+        children = [*value.values(), *value.keys()]
+    elif isinstance(value, (list, tuple)):
+        children = value
+    return next((mark for child in children if (mark := mark_in(child)) != OTHER), OTHER)
 
 
 MAX_WIDTH = 10_000

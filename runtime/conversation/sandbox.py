@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from types import BuiltinMethodType
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 from attrs import define, field
@@ -26,7 +26,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 
-from .provenance import OTHER, Traced, embedded, formatted, holds_traced, joined, plain, printf, spoken, traced
+from .provenance import OTHER, Traced, embedded, formatted, holds_traced, joined, mark_in, plain, printf, spoken, traced
 
 MAX_SOURCE = 1 << 20
 """Characters a template may have."""
@@ -55,8 +55,8 @@ class Budget:
 
     deadline: float
     ticks: int = 0
-    printed_container: bool = False
-    """A list or a dict went into the prompt in Python's notation, which no template means to do."""
+    printed: set[int] = field(factory=set)
+    """The marks of lists and dicts that went into the prompt in Python's notation."""
 
     def tick(self, weight: int = 1) -> None:
         """Count a step; every thousandth looks at the clock."""
@@ -182,7 +182,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             self.filters[name] = _guarded(name, filter_)
         for name, test in list(self.tests.items()):
             if name in _COMPARING_TESTS:
-                self.tests[name] = _weighed(test)
+                self.tests[name] = _weighed(cast("Callable[..., Any]", test))
         self.filters.update(_FILTERS, tojson=self._tojson, string=self.printed)
 
     @property
@@ -208,7 +208,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(value, (list, tuple, dict, set, frozenset)):
             weigh(value)
             if value:
-                self.budget.printed_container = True
+                self.budget.printed.add(mark_in(value))
         return spoken(value)
 
     def comparable(self, value: Any) -> Any:
@@ -287,19 +287,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         _check_numbers((indent,))
         text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         grown(len(text))
-        return Traced(text, mark_of(value)) if holds_traced(value) else text
-
-
-def mark_of(value: Any) -> int:
-    """The mark of the first text of the request in the value."""
-    if isinstance(value, Traced):
-        return value.marks[0] if value else OTHER
-    children: Iterable[Any] = ()
-    if isinstance(value, dict):
-        children = [*value.values(), *value.keys()]
-    elif isinstance(value, (list, tuple)):
-        children = value
-    return next((mark for child in children if (mark := mark_of(child)) != OTHER), OTHER)
+        return Traced(text, mark_in(value)) if holds_traced(value) else text
 
 
 def _is_traced_format(value: Any) -> bool:

@@ -1,8 +1,8 @@
 """From a conversation to the prompt its model was trained on.
 
 The order of choice: an explicit override, the GGUF's own template, the family its names show, the generic form. What
-the template writes is special text, what the request brought is not: `Rendered.segments` keeps them apart, so that nobody
-can write a control token into a conversation.
+the template writes is special text, what the request brought is not: `Rendered.segments` keeps them apart, so that
+nobody can write a control token into a conversation.
 
 Who adds the BOS token: the caller's tokenizer, where the vocabulary wants one and `Rendered.has_bos` is False.
 """
@@ -20,7 +20,17 @@ from attrs import define, evolve, field, frozen
 
 from ...errors import BadInput
 from .families import Family, catalogue, family_of_metadata, family_of_names, family_of_template, generic
-from .messages import CONTINUED, Conversation, Dialect, marked, notes_of, read_conversation, repairs_for, spoken_in
+from .messages import (
+    CALLS,
+    CONTINUED,
+    Conversation,
+    Dialect,
+    marked,
+    notes_of,
+    read_conversation,
+    repairs_for,
+    spoken_in,
+)
 from .provenance import OTHER, OWN, Traced, joined, marks_of, plain, traced
 from .sandbox import ChatEnvironment, Program, TemplateLimit, TemplateRaised
 
@@ -65,6 +75,7 @@ class _Attempt:
     error: str | None = None
     missing: frozenset[int] = frozenset()
     clumsy: bool = False
+    """The arguments of a call stand there in Python's notation."""
 
     @property
     def score(self) -> tuple[bool, int, bool]:
@@ -187,12 +198,12 @@ class ChatTemplate:
         if best.clean:
             return best
         refused = best
-        for change in changes:
+        for change in changes * 2:  # one repair may be of use only after another
             best = min(best, self._changed(best, change, talk, variables), key=lambda attempt: attempt.score)
             if best.clean:
                 break
-        if best.error is not None:
-            best = self._all_at_once(changes, talk, variables)
+        if not best.clean:
+            best = min(best, self._all_at_once(changes, talk, variables), key=lambda attempt: attempt.score)
         if best.error is not None:
             return refused
         self._known[key] = best.dialect
@@ -236,7 +247,7 @@ class ChatTemplate:
             return _Attempt(dialect=dialect, error=_words(exc), missing=talk.expected)
         text = _continued(text, talk, appended=appended)
         return _Attempt(
-            dialect=dialect, text=text, missing=talk.expected - set(text.marks), clumsy=budget.printed_container
+            dialect=dialect, text=text, missing=talk.expected - set(text.marks), clumsy=CALLS in budget.printed
         )
 
     def _rendered(self, attempt: _Attempt, talk: Conversation) -> Rendered:
@@ -345,7 +356,8 @@ def _words(exc: Exception) -> str:
         return "it calls itself without end"
     kind = "" if isinstance(exc, (TemplateRaised, jinja2.TemplateError)) else f"{type(exc).__name__}: "
     line = f", line {exc.lineno}" if isinstance(exc, jinja2.TemplateSyntaxError) else ""
-    return (kind + re.sub(r"\s+", " ", str(exc)))[:500] + line
+    words = str(exc).replace("'Traced'", "'str'")
+    return (kind + re.sub(r"\s+", " ", words))[:500] + line
 
 
 def _continued(text: Traced, talk: Conversation, *, appended: bool) -> Traced:
