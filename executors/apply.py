@@ -38,7 +38,15 @@ class Saved:
 
 
 def preview_apply(plan: Apply, ctx: Context) -> Facts:
-    """The facts of the saved plan as they are now; a stale report is a warning here, and refused when it runs."""
+    """The facts of the saved plan as they are now."""
+    return preview_saved(plan, ctx)[1]
+
+
+def preview_saved(plan: Apply, ctx: Context) -> tuple[CommandPlan, Facts]:
+    """The saved plan and its facts as they are now: a file is one of the doors, so its report is that of its plan.
+
+    A stale report is a warning here, and refused when it runs.
+    """
     from .dispatch import executor_of
 
     saved = read_saved(plan.file)
@@ -47,13 +55,13 @@ def preview_apply(plan: Apply, ctx: Context) -> Facts:
         raise Unsupported(f"`{saved.plan.command}` cannot do a dry run")
     facts = facts_of(saved.plan, ctx)
     stale = tuple(f"would be refused: {reason}" for reason in failed_locally(saved.preconditions, ctx))
-    return evolve(
+    facts = evolve(
         facts,
         effects=saved.plan.effects if facts.effects is None else facts.effects,
         where=saved.plan.where if facts.where is None else facts.where,
-        resolved={"plan": dump_plan(saved.plan), "plan_id": saved.plan_id, **facts.resolved},
         warnings=(*stale, *facts.warnings),
     )
+    return saved.plan, facts
 
 
 @previewed(preview_apply)

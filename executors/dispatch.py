@@ -116,6 +116,11 @@ def preview(plan: CommandPlan, ctx: Context) -> dict[str, Any]:
         raise Unsupported(f"`{plan.command}` cannot do a dry run")
     from ..planner.report import build_report
 
+    if plan.command == "apply":
+        from .apply import preview_saved
+
+        saved, facts = preview_saved(plan, ctx)
+        return build_report(saved, facts, ctx.settings)
     return build_report(plan, facts_of(plan, ctx), ctx.settings)
 
 
