@@ -38,7 +38,7 @@ async def logs(plan: Logs, ctx: Context) -> Events:
     """The newest lines, oldest first, as the result; with `follow` as records, without an end."""
     path = log_file(ctx.settings.log_dir)
     secrets = (ctx.settings.api_key or "",)
-    follower = Follower(path, at_end=True)
+    follower = Follower(path, at_end=True, keep=ctx.settings.log_keep)
     try:
         newest = await asyncio.to_thread(newest_lines, path, plan.lines, plan.level, follower.offset)
         if not plan.follow:
@@ -76,13 +76,15 @@ def newest_lines(path: Path, count: int, level: str, end: int | None = None) -> 
 
 
 class Follower:
-    """Reads what is appended to the log, through rotations."""
+    """Reads what is appended to the log, through rotations, `keep` of them between two reads."""
 
-    def __init__(self, path: Path, *, at_end: bool) -> None:
+    def __init__(self, path: Path, *, at_end: bool, keep: int = 100) -> None:
         self.path = path
-        self._file: BinaryIO | None = None
+        self.keep = keep
+        self._file: BinaryIO | None = _opened(path)
         self._rest = b""
-        self._open(at_end=at_end)
+        if at_end and self._file is not None:
+            self._file.seek(0, os.SEEK_END)
 
     @property
     def offset(self) -> int:
@@ -92,10 +94,10 @@ class Follower:
     def read(self) -> Iterator[dict[str, Any]]:
         """The whole lines that came since."""
         yield from self._lines()
-        if self._moved():
-            yield from self._lines()  # what was written between the read and the rotation
+        while (later := self._later()) is not None:
+            yield from self._lines()  # what came between the read and the rotation
             self.close()
-            self._open(at_end=False)
+            self._file, self._rest = later, b""
             yield from self._lines()
 
     def close(self) -> None:
@@ -103,20 +105,9 @@ class Follower:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._rest = b""
-
-    def _open(self, *, at_end: bool) -> None:
-        try:
-            self._file = self.path.open("rb")
-        except OSError:
-            return
-        if at_end:
-            self._file.seek(0, os.SEEK_END)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        if self._file is None:
-            return
-        while block := self._file.read(BLOCK):
+        while self._file is not None and (block := self._file.read(BLOCK)):
             *lines, self._rest = (self._rest + block).split(b"\n")
             if len(self._rest) > LONGEST_LINE:
                 self._rest = b""
@@ -125,15 +116,39 @@ class Follower:
                 if row is not None:
                     yield row
 
-    def _moved(self) -> bool:
-        try:
-            there = self.path.stat()
-        except OSError:
-            return False
+    def _later(self) -> BinaryIO | None:
+        """The part after the one that is read; None where that is still the current one."""
         if self._file is None:
-            return True
+            return _opened(self.path)
         here = os.fstat(self._file.fileno())
-        return (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino) or there.st_size < self._file.tell()
+        number = self._number_of(here)
+        if number == 0:
+            if here.st_size < self._file.tell():
+                self._file.seek(0)  # emptied in place by another program
+            return None
+        later = _opened(self.path if number is None else part(self.path, number - 1))
+        if later is not None and number is not None and self._number_of(here) != number:
+            later.close()  # rotated again meanwhile: this is not the next one
+            return self._later()
+        return later
+
+    def _number_of(self, here: os.stat_result) -> int | None:
+        """Which part of the log the file is now; None where it has been dropped."""
+        for number in range(self.keep + 1):
+            try:
+                there = part(self.path, number).stat()
+            except OSError:
+                continue
+            if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
+                return number
+        return None
+
+
+def _opened(path: Path) -> BinaryIO | None:
+    try:
+        return path.open("rb")
+    except OSError:
+        return None
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from localllm.executors.context import Context
 from localllm.executors.dispatch import dispatch
 from localllm.executors.events import Event, Result

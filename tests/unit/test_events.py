@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from localllm.errors import LocalLLMError, ModelNotFound, QueueFull, RuntimeFailed
 from localllm.executors.events import (
     Delta,

@@ -10,7 +10,6 @@ import pty
 from collections.abc import AsyncIterator
 
 import pytest
-
 from localllm.errors import InvalidPlan, LocalLLMError, ModelNotFound, WorkerDied
 from localllm.executors.events import Delta, Event, Progress, Record, Result
 from localllm.executors.render import Renderer
