@@ -1,0 +1,496 @@
+"""llama.cpp through its low-level API: one model, one context, one pool of KV cells for all sequences."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+from attrs import define, field
+
+from ...errors import DecodeFailed, ModelLoadFailed, OutOfMemory
+from ..types import LoadSpec, Sampling
+from . import Backend, BackendInfo, Batch, Decoded, LoadProgress, LogLine, TokenSampler
+from .llama_sampler import open_sampler
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DEFAULT_N_CTX = 8192
+DEFAULT_N_SLOTS = 8
+DEFAULT_N_BATCH = 512
+TOKENS_PER_SLOT = 1024
+"""What a request is taken to use on average, when the pool is sized."""
+MAX_SEQUENCES = 256
+MAX_OUTPUTS = 64
+INTERRUPTIBLE_ROWS = 48
+"""A decode of fewer rows ends sooner than it is worth to look for a cancellation at each node of its graph."""
+KV_TYPES = {
+    "f32": llama_cpp.GGML_TYPE_F32,
+    "f16": llama_cpp.GGML_TYPE_F16,
+    "bf16": 30,
+    "q8_0": llama_cpp.GGML_TYPE_Q8_0,
+    "q5_1": llama_cpp.GGML_TYPE_Q5_1,
+    "q5_0": llama_cpp.GGML_TYPE_Q5_0,
+    "q4_1": llama_cpp.GGML_TYPE_Q4_1,
+    "q4_0": llama_cpp.GGML_TYPE_Q4_0,
+    "iq4_nl": llama_cpp.GGML_TYPE_IQ4_NL,
+}
+KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75, "q5_0": 0.6875}
+FLASH = {"auto": -1, "off": 0, "on": 1}
+_LEVELS = {1: "debug", 2: "info", 3: "warning", 4: "error"}
+
+
+@define
+class NativeLog:
+    """Where llama.cpp's log lines go, and the last errors among them: its only explanation of a failed load."""
+
+    sink: LogLine
+    errors: list[str] = field(factory=list)
+    lines: list[str] = field(factory=list)
+    _level: str = "info"
+    _text: str = ""
+
+    def write(self, level: int, text: bytes, _user_data: object) -> None:
+        """llama.cpp's callback: a piece of a line; level 5 continues the last one."""
+        self._level = _LEVELS.get(level, self._level)
+        self._text += text.decode("utf-8", "replace")
+        while "\n" in self._text:
+            line, self._text = self._text.split("\n", 1)
+            if self._level == "error":
+                self.errors.append(line.strip())
+            self.lines.append(line)
+            self.sink(self._level, line)
+
+    def reason(self) -> str:
+        """The first error's text, shortened to what a person can use."""
+        told = [line.split(": ", 1)[-1] for line in self.errors if line]
+        return told[0] if told else "llama.cpp gave no reason"
+
+
+_log_callback: Any = None
+"""Kept alive here: llama.cpp holds only a pointer to it, for as long as the process lives."""
+
+
+def _redirect_log(log: NativeLog) -> None:
+    global _log_callback
+    _log_callback = llama_cpp.llama_log_callback(log.write)
+    llama_cpp.llama_log_set(_log_callback, ctypes.c_void_p(0))
+
+
+def usable_cpus() -> int:
+    """CPUs this process may use: its affinity and its cgroup's quota, not what the host has."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return count
+    return count if quota == "max" else max(1, min(count, round(int(quota) / int(period))))
+
+
+def _available_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+@define(eq=False)
+class _Rows:
+    """llama.cpp's batch, allocated once; its arrays are written through numpy views."""
+
+    size: int
+    native: Any = field(init=False)
+    token: NDArray[np.int32] = field(init=False)
+    pos: NDArray[np.int32] = field(init=False)
+    seq: NDArray[np.int32] = field(init=False)
+    want: NDArray[np.int8] = field(init=False)
+    _count: NDArray[np.int32] = field(init=False)
+    _pointers: NDArray[np.uint64] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        n = self.size
+        self.token, self.pos, self.seq = (np.zeros(n, np.int32) for _ in range(3))
+        self.want, self._count = np.zeros(n, np.int8), np.ones(n, np.int32)
+        self._pointers = np.arange(n, dtype=np.uint64) * 4 + np.uint64(self.seq.ctypes.data)
+
+        def at(array: NDArray[Any], kind: Any) -> Any:
+            return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+        self.native = llama_cpp.llama_batch(
+            n_tokens=0,
+            token=at(self.token, llama_cpp.llama_token),
+            pos=at(self.pos, llama_cpp.llama_pos),
+            n_seq_id=at(self._count, ctypes.c_int32),
+            seq_id=at(self._pointers, ctypes.POINTER(llama_cpp.llama_seq_id)),
+            logits=at(self.want, ctypes.c_int8),
+        )
+
+    def fill(self, batch: Batch) -> None:
+        n = len(batch)
+        self.token[:n] = batch.tokens
+        self.pos[:n] = batch.positions
+        self.seq[:n] = batch.sequences
+        self.want[:n] = batch.outputs
+        self.native.n_tokens = n
+
+
+@define(eq=False)
+class LlamaBackend:
+    """A loaded GGUF. See `Backend`."""
+
+    info: BackendInfo
+    model: Any
+    context: Any
+    vocab: Any
+    owns_model: bool = True
+    _memory: Any = field(init=False)
+    _rows: _Rows = field(init=False)
+    _output_of: list[int] = field(factory=list)
+    _logits: NDArray[np.float32] | None = None
+    _logits_at: int = 0
+    _pieces: dict[int, bytes] = field(factory=dict)
+    _ends: frozenset[int] = field(init=False)
+    _interrupted: Callable[[], bool] | None = None
+    _abort: Any = field(init=False)
+    _spec: LoadSpec | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self._memory = llama_cpp.llama_get_memory(self.context)
+        self._rows = _Rows(self.info.n_batch)
+        self._ends = frozenset(t for t in range(self.info.n_vocab) if llama_cpp.llama_vocab_is_eog(self.vocab, t))
+        self._abort = llama_cpp.ggml_abort_callback(lambda _: self._interrupted is not None and self._interrupted())
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        data = text.encode("utf-8", "surrogatepass")
+        size = len(data) + 16
+        buffer = (llama_cpp.llama_token * size)()
+        count = llama_cpp.llama_tokenize(self.vocab, data, len(data), buffer, size, False, special)
+        if count < 0:
+            size = -count
+            buffer = (llama_cpp.llama_token * size)()
+            count = llama_cpp.llama_tokenize(self.vocab, data, len(data), buffer, size, False, special)
+        return buffer[:count]
+
+    def piece(self, token: int) -> bytes:
+        if token not in self._pieces:
+            self._pieces[token] = _token_text(self.vocab, token, special=False)
+        return self._pieces[token]
+
+    def is_end(self, token: int) -> bool:
+        return token in self._ends
+
+    def decode(self, batch: Batch, interrupted: Callable[[], bool] | None = None) -> Decoded:
+        self._rows.fill(batch)
+        watched = interrupted is not None and len(batch) >= INTERRUPTIBLE_ROWS
+        if watched:
+            self._interrupted = interrupted
+            llama_cpp.llama_set_abort_callback(self.context, self._abort, None)
+        try:
+            code = llama_cpp.llama_decode(self.context, self._rows.native)
+        finally:
+            if watched:
+                self._interrupted = None
+                llama_cpp.llama_set_abort_callback(self.context, llama_cpp.ggml_abort_callback(), None)
+        if code == 1:
+            return Decoded.NO_ROOM
+        if code == 2:
+            return Decoded.INTERRUPTED
+        if code:
+            raise DecodeFailed(f"llama.cpp could not compute a batch of {len(batch)} tokens (code {code})")
+        self._map_outputs(batch)
+        return Decoded.DONE
+
+    def _map_outputs(self, batch: Batch) -> None:
+        count, self._output_of = 0, []
+        for wanted in batch.outputs:
+            self._output_of.append(count if wanted else -1)
+            count += wanted
+        self._logits = None
+        if count:
+            pointer = llama_cpp.llama_get_logits(self.context)  # waits for the device
+            address = ctypes.addressof(pointer.contents)
+            array = (ctypes.c_float * (count * self.info.n_vocab)).from_address(address)
+            self._logits = np.ctypeslib.as_array(array).reshape(count, self.info.n_vocab)
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        assert self._logits is not None, "the row has no logits"
+        view: NDArray[np.float32] = self._logits[self._output_of[row]]
+        return view
+
+    def open_sampler(self, sampling: Sampling, seed: int, prompt: Sequence[int]) -> TokenSampler:
+        return open_sampler(self, sampling, seed, prompt)
+
+    def copy(self, source: int, target: int, end: int) -> None:
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, end)
+
+    def remove(self, sequence: int, start: int) -> None:
+        if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start or -1, -1):
+            raise DecodeFailed(f"llama.cpp could not cut sequence {sequence} at position {start}")
+
+    def open_lane(self) -> Backend:
+        assert self._spec is not None
+        params = _context_params(self._spec, n_ctx=self.info.n_ctx, n_sequences=1, n_batch=self.info.n_batch)
+        context = llama_cpp.llama_init_from_model(self.model, params)
+        if not context:
+            raise OutOfMemory("there is no memory for the strict lane's own context")
+        from attrs import evolve
+
+        info = evolve(self.info, n_ctx_pool=self.info.n_ctx, n_slots=1, n_sequences=1)
+        lane = LlamaBackend(info, self.model, context, self.vocab, owns_model=False)
+        lane._pieces, lane._spec = self._pieces, self._spec
+        return lane
+
+    def grammar_tokenizer(self) -> Any:
+        from llguidance.llamacpp import lltokenizer_from_vocab
+
+        return lltokenizer_from_vocab(self.vocab, eos_token=sorted(self._ends) or None)
+
+    def close(self) -> None:
+        if self.context is not None:
+            llama_cpp.llama_free(self.context)
+            self.context = None
+            if self.owns_model:
+                llama_cpp.llama_model_free(self.model)
+
+
+def _token_text(vocab: Any, token: int, *, special: bool) -> bytes:
+    buffer = ctypes.create_string_buffer(64)
+    count = llama_cpp.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, special)
+    if count < 0:
+        buffer = ctypes.create_string_buffer(-count)
+        count = llama_cpp.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, special)
+    return buffer.raw[:count]
+
+
+def _metadata(model: Any) -> dict[str, str]:
+    out: dict[str, str] = {}
+
+    def text(read: Callable[..., int], index: int) -> str:
+        size = 256
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = read(model, index, buffer, size)
+            if count < size:
+                return buffer.value.decode("utf-8", "replace")
+            size = count + 1
+
+    for i in range(llama_cpp.llama_model_meta_count(model)):
+        key = text(llama_cpp.llama_model_meta_key_by_index, i)
+        out[key] = text(llama_cpp.llama_model_meta_val_str_by_index, i)
+    return out
+
+
+def _context_params(spec: LoadSpec, *, n_ctx: int, n_sequences: int, n_batch: int) -> Any:
+    params = llama_cpp.llama_context_default_params()
+    threads = spec.n_threads or usable_cpus()
+    params.n_ctx, params.n_batch, params.n_seq_max = n_ctx, n_batch, n_sequences
+    params.n_ubatch = min(spec.n_ubatch or n_batch, n_batch)
+    # the compute buffer is sized for this many rows of logits, not for a whole batch of them
+    params.n_outputs_max = min(MAX_OUTPUTS, n_batch)
+    params.n_outputs_max_per_seq = 0
+    params.n_threads, params.n_threads_batch = threads, spec.n_threads_batch or threads
+    params.flash_attn_type = FLASH[spec.flash_attention]
+    params.type_k, params.type_v = KV_TYPES[spec.cache_type_k], KV_TYPES[spec.cache_type_v]
+    params.kv_unified, params.no_perf = True, True
+    options = spec.options
+    for name in ("rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_orig_ctx"):
+        if name in options:
+            setattr(params, name, options[name])
+    params.offload_kqv = bool(options.get("offload_kqv", True))
+    return params
+
+
+def open_llama(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> LlamaBackend:
+    """Load a GGUF. Raises ModelLoadFailed, OutOfMemory."""
+    if not Path(spec.path).is_file():
+        raise ModelLoadFailed(f"there is no file `{spec.path}`")
+    log = NativeLog(on_log)
+    _redirect_log(log)
+    llama_cpp.llama_backend_init()
+    model = _load_model(spec, on_progress, log)
+    try:
+        backend = _open_context(spec, model, on_progress, log)
+    except BaseException:
+        llama_cpp.llama_model_free(model)
+        raise
+    _warm_up(backend, on_progress)
+    log.lines.clear()
+    return backend
+
+
+def _load_model(spec: LoadSpec, on_progress: LoadProgress, log: NativeLog) -> Any:
+    params = llama_cpp.llama_model_default_params()
+    layers = spec.gpu_layers
+    params.n_gpu_layers = layers if isinstance(layers, int) else -1
+    params.load_mode = int(spec.mmap) + 2 * int(spec.mlock)
+    if "main_gpu" in spec.options:
+        params.main_gpu = spec.options["main_gpu"]
+
+    def told(fraction: float, _user_data: object) -> bool:
+        on_progress("weights", fraction)
+        return True
+
+    callback = llama_cpp.llama_progress_callback(told)
+    params.progress_callback = callback
+    model = llama_cpp.llama_model_load_from_file(spec.path.encode(), params)
+    if not model:
+        raise ModelLoadFailed(
+            f"model `{spec.model_id}` cannot be loaded: {log.reason()}", path=spec.path, log=log.errors[-8:]
+        )
+    return model
+
+
+def _kv_bytes_per_cell(model: Any, spec: LoadSpec) -> float:
+    heads = max(llama_cpp.llama_model_n_head(model), 1)
+    width = llama_cpp.llama_model_n_embd(model) / heads * llama_cpp.llama_model_n_head_kv(model)
+    types = KV_BYTES.get(spec.cache_type_k, 0.5625) + KV_BYTES.get(spec.cache_type_v, 0.5625)
+    return float(llama_cpp.llama_model_n_layer(model) * width * types)
+
+
+@define
+class _Sizes:
+    n_ctx: int
+    n_ctx_pool: int
+    n_slots: int
+    n_batch: int
+    n_sequences: int
+    warnings: list[str] = field(factory=list)
+
+
+def _sizes(spec: LoadSpec, model: Any, *, recurrent: bool) -> _Sizes:
+    trained = llama_cpp.llama_model_n_ctx_train(model) or DEFAULT_N_CTX
+    n_ctx = spec.n_ctx or min(DEFAULT_N_CTX, trained)
+    n_slots = min(spec.n_slots or DEFAULT_N_SLOTS, MAX_SEQUENCES)
+    warnings = []
+    if n_ctx > trained:
+        warnings.append(f"the model was trained on {trained} tokens; beyond them answers may be poor")
+    pool = max(n_ctx, n_slots * min(n_ctx, TOKENS_PER_SLOT))
+    per_cell, free = _kv_bytes_per_cell(model, spec), _available_bytes()
+    if free is not None and per_cell * pool > free:
+        fits = int(free / per_cell) // 256 * 256
+        if spec.n_ctx is not None and fits < n_ctx:
+            raise OutOfMemory(
+                f"a context of {n_ctx} tokens needs {per_cell * n_ctx / 2**30:.1f} GiB of memory, "
+                f"{free / 2**30:.1f} GiB are free",
+                hint=f"`--n-ctx {fits}` would fit",
+                n_ctx=n_ctx,
+                fits=fits,
+            )
+        pool, n_ctx = max(fits, 256), min(n_ctx, max(fits, 256))
+        warnings.append(f"the context was lowered to {n_ctx} tokens, which is what fits the free memory")
+    n_sequences = n_slots if recurrent else min(MAX_SEQUENCES, n_slots + 56)
+    return _Sizes(n_ctx, pool, n_slots, min(spec.n_batch or DEFAULT_N_BATCH, pool), n_sequences, warnings)
+
+
+def _open_context(spec: LoadSpec, model: Any, on_progress: LoadProgress, log: NativeLog) -> LlamaBackend:
+    on_progress("context", 0.0)
+    vocab = llama_cpp.llama_model_get_vocab(model)
+    recurrent = bool(llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
+    sizes = _sizes(spec, model, recurrent=recurrent)
+    params = _context_params(spec, n_ctx=sizes.n_ctx_pool, n_sequences=sizes.n_sequences, n_batch=sizes.n_batch)
+    context = llama_cpp.llama_init_from_model(model, params)
+    if not context:
+        raise OutOfMemory(
+            f"model `{spec.model_id}` cannot get a context of {sizes.n_ctx_pool} tokens: {log.reason()}",
+            hint="a smaller `--n-ctx` needs less memory",
+            n_ctx=sizes.n_ctx,
+        )
+    on_progress("context", 1.0)
+    n_swa = llama_cpp.llama_model_n_swa(model)
+    # a sliding window's cache has already dropped what an older prefix would need
+    shares = not recurrent and n_swa == 0
+    bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
+    applied = {
+        "n_ctx": sizes.n_ctx,
+        "n_ctx_pool": llama_cpp.llama_n_ctx(context),
+        "n_slots": sizes.n_slots,
+        "n_batch": llama_cpp.llama_n_batch(context),
+        "n_ubatch": llama_cpp.llama_n_ubatch(context),
+        "n_threads": llama_cpp.llama_n_threads(context),
+        "n_threads_batch": llama_cpp.llama_n_threads_batch(context),
+        "gpu_layers": _offloaded(log),
+        "flash_attention": spec.flash_attention,
+        "cache_type_k": spec.cache_type_k,
+        "cache_type_v": spec.cache_type_v,
+        "mmap": spec.mmap,
+        "mlock": spec.mlock,
+    }
+    warnings = list(sizes.warnings)
+    if spec.gpu_layers not in ("auto", 0) and applied["gpu_layers"] == 0:
+        warnings.append("no GPU was found: all layers run on the CPU")
+    info = BackendInfo(
+        name="llama",
+        model_id=spec.model_id,
+        n_vocab=llama_cpp.llama_vocab_n_tokens(vocab),
+        n_ctx=sizes.n_ctx,
+        n_ctx_pool=applied["n_ctx_pool"],
+        n_slots=sizes.n_slots,
+        n_sequences=sizes.n_sequences,
+        n_batch=applied["n_batch"],
+        n_outputs=min(MAX_OUTPUTS, applied["n_batch"]),
+        shares_prefixes=shares,
+        rewinds=shares,
+        add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
+        bos_token=bos if bos >= 0 else None,
+        eos_token=eos if eos >= 0 else None,
+        bos_text=_token_text(vocab, bos, special=True).decode("utf-8", "replace") if bos >= 0 else "",
+        eos_text=_token_text(vocab, eos, special=True).decode("utf-8", "replace") if eos >= 0 else "",
+        metadata=_metadata(model),
+        applied=applied,
+        origins={name: "flag" if _given(spec, name) else "default" for name in applied},
+        warnings=tuple(warnings),
+        memory=_memory_of(log) | {"model_bytes": llama_cpp.llama_model_size(model)},
+    )
+    backend = LlamaBackend(info, model, context, vocab)
+    backend._spec = spec
+    return backend
+
+
+def _given(spec: LoadSpec, name: str) -> bool:
+    if name == "n_ctx_pool":
+        return False
+    default = next(a.default for a in LoadSpec.__attrs_attrs__ if a.name == name)
+    return bool(getattr(spec, name) != default)
+
+
+def _offloaded(log: NativeLog) -> int:
+    if all(device.startswith("CPU") for device in _memory_of(log).get("model_buffers", {})):
+        return 0  # llama.cpp says "offloaded" of layers that only could be, had it found a device
+    for line in reversed(log.lines):
+        if "offloaded " in line and " layers to GPU" in line:
+            return int(line.split("offloaded ", 1)[1].split("/", 1)[0])
+    return 0
+
+
+def _memory_of(log: NativeLog) -> dict[str, Any]:
+    """Buffer sizes by kind and device, as llama.cpp told them while loading (its log is their only source)."""
+    out: dict[str, Any] = {}
+    for line in log.lines:
+        for kind in ("model", "KV", "compute", "output", "RS"):
+            marker = f" {kind} buffer size ="
+            if marker in line and line.rstrip().endswith("MiB"):
+                head, size = line.split(marker, 1)
+                device = head.split(":", 1)[-1].strip()
+                name = f"{kind.lower()}_buffers"
+                held = out.setdefault(name, {})
+                held[device] = held.get(device, 0) + int(float(size.strip().removesuffix("MiB")) * 2**20)
+    return out
+
+
+def _warm_up(backend: LlamaBackend, on_progress: LoadProgress) -> None:
+    """Touch every weight once, so that the first request does not pay for it."""
+    on_progress("warmup", 0.0)
+    token = backend.info.bos_token or backend.info.eos_token or 0
+    batch = Batch()
+    batch.extend([token], 0, 0, 1)
+    llama_cpp.llama_set_warmup(backend.context, True)
+    backend.decode(batch)
+    llama_cpp.llama_set_warmup(backend.context, False)
+    llama_cpp.llama_memory_clear(backend._memory, True)
+    on_progress("warmup", 1.0)

@@ -1,0 +1,46 @@
+"""One answer in the making: its tokens, and how many of them the KV cache holds."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+
+@define(eq=False, kw_only=True)
+class Sequence:
+    """Tokens of a prompt and its answer so far.
+
+    `computed` tokens are in the KV cache, and never more than `len(tokens)`. What is not computed is what the next
+    step computes: a whole prompt, a chunk of it, or the one token sampled last. A preempted sequence starts again
+    with `computed` 0 and keeps its tokens.
+    """
+
+    request_id: str
+    index: int
+    tokens: list[int]
+    n_prompt: int
+    limit: int
+    """`tokens` never grows beyond it."""
+    share: bool = True
+    """Whether it may reuse and leave behind cached prefixes."""
+    speculate: bool = True
+    seq_id: int = -1
+    """The backend's sequence while it runs, else -1."""
+    computed: int = 0
+    cached: int = 0
+    """Prompt tokens that came from the cache when it was first admitted."""
+    draft: list[int] = field(factory=list)
+    """Guessed continuation that the running step verifies."""
+    order: int = 0
+    """Place in the line of arrival."""
+    admitted: bool = False
+    """Whether it has ever run."""
+
+    @property
+    def decoding(self) -> bool:
+        """Whether only the token sampled last is left to compute."""
+        return self.seq_id >= 0 and len(self.tokens) > self.n_prompt and self.computed == len(self.tokens) - 1
+
+    @property
+    def uncomputed(self) -> int:
+        """Tokens that the cache lacks."""
+        return len(self.tokens) - self.computed
