@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections import deque
@@ -36,6 +35,8 @@ def preview_logs(_plan: Logs, ctx: Context) -> Facts:
 @previewed(preview_logs)
 async def logs(plan: Logs, ctx: Context) -> Events:
     """The newest lines, oldest first, as the result; with `follow` as records, without an end."""
+    import asyncio
+
     path = log_file(ctx.settings.log_dir)
     secrets = (ctx.settings.api_key or "",)
     follower = Follower(path, at_end=True, keep=ctx.settings.log_keep)
