@@ -65,7 +65,7 @@ def _shown_list(values: tuple[Any, ...]) -> str:
         return "none"
     last = values[-1]
     if not attrs.has(type(last)):
-        return ", ".join(repr(one_line(str(value), LONGEST_VALUE)) for value in values)
+        return ", ".join(f"'{one_line(str(value), LONGEST_VALUE)}'" for value in values)
     role, content = getattr(last, "role", ""), getattr(last, "content", None)
     text = content if isinstance(content, str) else ""
     count = f"{len(values)} message{'s' if len(values) != 1 else ''}"
