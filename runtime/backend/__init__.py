@@ -53,6 +53,8 @@ class BackendInfo:
     eos_token: int | None = None
     bos_text: str = ""
     eos_text: str = ""
+    control_texts: tuple[str, ...] = ()
+    """Texts that the tokenizer reads as control tokens where it is told to."""
     metadata: dict[str, str] = field(factory=dict)
     """The GGUF's own metadata as text, arrays left out."""
     applied: dict[str, Any] = field(factory=dict)

@@ -119,6 +119,7 @@ class EchoBackend:
             rewinds=bool(options.get("shares_prefixes", True)),
             eos_token=END,
             eos_text=SPECIALS[2],
+            control_texts=SPECIALS,
             metadata={"general.name": "echo", "general.architecture": "echo", "tokenizer.chat_template": CHAT_TEMPLATE},
             applied=applied,
             origins={

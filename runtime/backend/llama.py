@@ -268,6 +268,13 @@ def _token_text(vocab: Any, token: int, *, special: bool) -> bytes:
     return buffer.raw[:count]
 
 
+def _control_texts(vocab: Any) -> tuple[str, ...]:
+    marked = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+    tokens = range(llama_cpp.llama_vocab_n_tokens(vocab))
+    found = [token for token in tokens if llama_cpp.llama_vocab_get_attr(vocab, token) & marked]
+    return tuple(_token_text(vocab, token, special=True).decode("utf-8", "replace") for token in found)
+
+
 def _metadata(model: Any) -> dict[str, str]:
     out: dict[str, str] = {}
 
@@ -441,6 +448,7 @@ def _open_context(spec: LoadSpec, model: Any, on_progress: LoadProgress, log: Na
         eos_token=eos if eos >= 0 else None,
         bos_text=_token_text(vocab, bos, special=True).decode("utf-8", "replace") if bos >= 0 else "",
         eos_text=_token_text(vocab, eos, special=True).decode("utf-8", "replace") if eos >= 0 else "",
+        control_texts=_control_texts(vocab),
         metadata=_metadata(model),
         applied=applied,
         origins={name: "flag" if _given(spec, name) else "default" for name in applied},
