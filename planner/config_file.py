@@ -58,16 +58,19 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise _toml_fault(path, str(error)) from None
+        raise _toml_fault(path, text, str(error)) from None
     except RecursionError:
         raise ConfigInvalid(f"{path}: is nested too deeply") from None
 
 
-def _toml_fault(path: Path, message: str) -> ConfigInvalid:
+def _toml_fault(path: Path, text: str, message: str) -> ConfigInvalid:
     """tomllib's words with the place in front, and the way out of the usual traps."""
-    found = re.search(r" \(at line (\d+), column (\d+)\)$", message)
-    place = f"{path}:{found[1]}:{found[2]}" if found else str(path)
+    found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     words = message[: found.start()] if found else message
+    if found and found[1]:
+        place = f"{path}:{found[1]}:{found[2]}"
+    else:
+        place = f"{path}:{len(text.splitlines()) or 1}"
     hint = None
     if "overwrite" in words:
         words, hint = "the key is given twice", "keep one of the two"

@@ -81,7 +81,13 @@ def first_line(cls: type[Any]) -> str:
 def _field(spec: FieldSpec, default: Any, factory: Callable[[], Any] | None, *, kw_only: bool) -> Any:
     if factory is not None:
         default = attrs.Factory(factory)
-    return attrs.field(default=default, kw_only=kw_only, validator=_bounds(spec), metadata={METADATA_KEY: spec})
+    return attrs.field(
+        default=default,
+        kw_only=kw_only,
+        validator=_bounds(spec),
+        repr=not spec.secret,
+        metadata={METADATA_KEY: spec},
+    )
 
 
 def _bounds(spec: FieldSpec) -> Callable[[Any, attrs.Attribute[Any], Any], None]:

@@ -281,7 +281,7 @@ def _strange_variables(env: Mapping[str, str]) -> tuple[str, ...]:
         if name.startswith(ENV_PREFIX) and name not in known:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, known, n=1, cutoff=0.88)
+            near = get_close_matches(name, known, n=1, cutoff=0.9)
             if near:
                 found.append(f"the environment variable `{name}` is not used; did you mean `{near[0]}`?")
     return tuple(found)

@@ -55,9 +55,15 @@ def load_schema(name: str) -> dict[str, Any]:
 
 
 def problems(name: str, document: Any) -> list[Problem]:
-    """Every fault of the document, in the document's order; empty when it conforms."""
-    found = [problem for error in _validator(name).iter_errors(document) for problem in _explain(error)]
-    return sorted(set(found), key=lambda problem: problem.path) if found else found
+    """Every fault of the document, sorted by path; empty when it conforms."""
+    errors = list(_validator(name).iter_errors(document))
+    if not errors:
+        return []
+    # Bounds say nothing about a value of another type.
+    other_type = {error.json_path for error in errors if error.validator == "type"}
+    meant = [error for error in errors if error.validator == "type" or error.json_path not in other_type]
+    found = {problem for error in meant for problem in _explain(error)}
+    return sorted(found, key=lambda problem: problem.path)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from attrs import frozen
 
@@ -32,5 +32,8 @@ class Serve:
     insecure: bool = option(False, help="Allow an address other than loopback without an API key")
     backend: Literal["llama", "echo"] = option(
         "llama", help="What computes the answers; `echo` needs no model and repeats the prompt"
+    )
+    backend_options: dict[str, Any] = option(
+        factory=dict, help="Extras of the backend, such as the echo backend's script and delays", cli=False
     )
     drain_s: float = option(10.0, help="Seconds that running requests get to finish at shutdown", ge=0, le=3600)
