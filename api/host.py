@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     from ..executors.context import Context
     from ..executors.events import Event, Events
     from ..planner.plans.serve import Serve
+    from ..planner.settings import ResolvedSettings
 
 LAST_WORDS_S = 1.0
 """How long answers may take to say that the server is going, once their requests have been ended."""
 
 FORCED_EXIT_S = 2.0
 """After a second signal the process is gone by then, whatever hangs."""
+
+LOAD_PARAMETERS = ("profile", "n_ctx", "n_slots", "n_threads")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -232,10 +235,11 @@ def build_server(plan: Serve, ctx: Context, place: Place, instance: Instance, wr
 
     own = evolve(
         ctx,
-        settings=evolve(settings, server=instance.url),
+        settings=own_settings(plan, settings, instance.url),
         on_server=True,
         dry_run=False,
         backend=plan.backend,
+        backend_options=dict(plan.backend_options),
         instance=instance.instance,
         on_worker_log=log_worker,
     )
@@ -260,6 +264,13 @@ def build_server(plan: Serve, ctx: Context, place: Place, instance: Instance, wr
         keep_alive_s=settings.keep_alive_s,
         max_body_bytes=settings.max_body_bytes,
     )
+
+
+def own_settings(plan: Serve, settings: ResolvedSettings, url: str) -> ResolvedSettings:
+    """The settings inside the server: its real URL, and the plan's load parameters for every model it loads."""
+    given = {name: value for name in LOAD_PARAMETERS if (value := getattr(plan, name)) is not None}
+    origins = {**settings.origins, **dict.fromkeys(given, "flag")}
+    return evolve(settings, server=url, origins=origins, **given)
 
 
 def first_load(plan: Serve) -> ModelsLoad:
