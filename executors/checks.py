@@ -128,35 +128,27 @@ def llama_cpp(_ctx: Context) -> Finding:
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return _fail("llama_cpp", f"llama.cpp does not load: {lines[-1] if lines else f'exit {done.returncode}'}", hint)
-    devices: list[dict[str, Any]] = json.loads(done.stdout)
+    devices: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     names = ", ".join(f"{device['name']} ({device['description']})" for device in devices)
     return _ok("llama_cpp", f"llama.cpp computes on {names}" if names else "llama.cpp computes on the CPU")
 
 
 def cpu(_ctx: Context) -> Finding:
-    """The processors this process may use, and the cgroup's share of them."""
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    quota = cgroup_cpus()
-    if quota is not None and quota < usable:
-        message = f"{_count(usable, 'processor')}, of which the cgroup allows {quota:g}"
-        return _warn("cpu", message, "more threads than that only wait: leave `n_threads` unset")
-    return _ok("cpu", _count(usable, "processor"))
+    """The threads this process may use, and what limits them."""
+    from ..runtime.models.machine import cpu_limits
 
-
-def cgroup_cpus(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """The processors' worth of time the cgroup allows; None without a limit."""
-    try:
-        quota, period = (root / "cpu.max").read_text(encoding="ascii").split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
+    limits = cpu_limits()
+    found = f"{_count(limits.threads, 'thread')} of {_count(limits.allowed, 'processor')}, by {limits.limited_by}"
+    if limits.limited_by == "cgroup quota":
+        return _warn("cpu", found, "more threads than that only wait: leave `n_threads` unset")
+    return _ok("cpu", found)
 
 
 def memory(ctx: Context) -> Finding:
     """Whether the default model's weights fit in the memory that is free."""
-    free = _free_memory()
-    if free is None:
-        return _ok("memory", "this system does not tell how much memory is free")
+    from ..runtime.models.machine import memory_limits
+
+    free = memory_limits().available_bytes
     entry = _default_entry(ctx)
     found = f"{free / 1e9:.1f} GB of memory are free"
     if entry is not None and entry.size_bytes > free:
@@ -265,16 +257,6 @@ def _is_free(host: str, number: int) -> bool:
             return False
     except OSError:
         return True
-
-
-def _free_memory() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None
 
 
 def _nearest_existing(folder: Path) -> Path:
