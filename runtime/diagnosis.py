@@ -51,7 +51,7 @@ def load_error(model_id: str, returncode: int | None, lines: Sequence[str], caus
     """What the caller of a load gets when the worker ended before the model was there."""
     evidence = _evidence(model_id, returncode, lines)
     memory_line = next((line.strip() for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), None)
-    if memory_line is not None or returncode == -signal.SIGKILL:
+    if memory_line is not None or (returncode == -signal.SIGKILL and cause is None):
         reason = memory_line or "the system killed the worker, as it does when memory runs out"
         return OutOfMemory(
             f"model `{model_id}` does not fit in memory: {reason}",

@@ -257,15 +257,15 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             self._take_line(line)
 
     def _take_line(self, raw: bytes) -> None:
-        line = raw[:_LINE_CHARS].decode("utf-8", "replace").rstrip()
-        if line:
-            self._lines.append(line)
-            self._log("info", line)
+        self._log("info", raw.decode("utf-8", "replace"))
 
     def _log(self, level: str, text: str) -> None:
-        if self._on_log is not None:
-            for line in text.splitlines():
-                self._on_log(self.model_id, level, line[:_LINE_CHARS])
+        for line in text.splitlines():
+            bounded = line.rstrip()[:_LINE_CHARS]
+            if bounded:
+                self._lines.append(bounded)
+                if self._on_log is not None:
+                    self._on_log(self.model_id, level, bounded)
 
     def _finish(self) -> None:
         """The process is gone: once, whichever callback comes first."""
