@@ -199,6 +199,7 @@ def _details(error: LocalLLMError) -> list[str]:
         f"{problem.get('path', '$')}: {problem.get('message', '')}" if isinstance(problem, dict) else str(problem)
         for problem in error.data.get("problems") or ()
     ]
+    lines = [line for line in lines if line not in error.message]
     for name in ("candidates", "failed"):
         lines += [json.dumps(item) if isinstance(item, dict) else str(item) for item in error.data.get(name) or ()]
     return lines

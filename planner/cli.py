@@ -113,7 +113,9 @@ def _with_stdin(raw: dict[str, Any], read_stdin: Callable[[], str] | None, piped
     wanted = raw.get("prompt") == "-" or (piped and "prompt" not in raw and "messages" not in raw)
     if wanted:
         if read_stdin is None:
-            raise UsageError("there is no standard input to read the prompt from", param="prompt")
+            raise UsageError(
+                "there is no standard input to read the prompt from", hint="give it as an argument", param="prompt"
+            )
         raw = {**raw, "prompt": read_stdin().rstrip("\n")}
     if not raw.get("prompt") and "messages" not in raw:
         raise UsageError("there is no prompt", hint='localllm chat "Why is the sky blue?"', param="prompt")
@@ -217,7 +219,8 @@ def _from_json(name: str, text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         flag = "--" + name.replace("_", "-")
-        raise UsageError(f"`{flag}` is not JSON: {error}", param=flag) from None
+        hint = "put JSON in single quotes, or the shell takes it apart"
+        raise UsageError(f"`{flag}` is not JSON: {error}", hint=hint, param=flag) from None
 
 
 def _travels_as_json(annotation: Any) -> bool:

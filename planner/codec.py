@@ -15,7 +15,11 @@ from .plans import COMMANDS, plan_class
 if TYPE_CHECKING:
     from cattrs import Converter
 
+    from ..schemas import Problem
     from .plan_union import CommandPlan
+
+SHOWN_PROBLEMS = 3
+"""How many problems a message spells out; more would be no sentence."""
 
 
 def load_plan(raw: Mapping[str, Any]) -> CommandPlan:
@@ -58,12 +62,13 @@ def _dump(value: Any) -> Any:
     return value
 
 
-def _invalid(found: list[Any]) -> InvalidPlan:
-    first = found[0]
-    rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+def _invalid(found: list[Problem]) -> InvalidPlan:
+    """The error of a plan; its message holds the first problems, its data all of them."""
+    message = "; ".join(str(problem) for problem in found[:SHOWN_PROBLEMS])
+    if len(found) > SHOWN_PROBLEMS:
+        message += f" (and {len(found) - SHOWN_PROBLEMS} more)"
     listed = [{"path": problem.path, "message": problem.message} for problem in found]
-    hint = "\n".join(str(problem) for problem in found[1:]) or None
-    return InvalidPlan(f"{first}{rest}", hint=hint, param=first.path, problems=listed)
+    return InvalidPlan(message, param=found[0].path, problems=listed)
 
 
 def _unknown_command(command: Any) -> InvalidPlan:

@@ -67,10 +67,7 @@ def _toml_fault(path: Path, text: str, message: str) -> ConfigInvalid:
     """tomllib's words with the place in front, and the way out of the usual traps."""
     found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     words = message[: found.start()] if found else message
-    if found and found[1]:
-        place = f"{path}:{found[1]}:{found[2]}"
-    else:
-        place = f"{path}:{len(text.splitlines()) or 1}"
+    place = f"{path}:{found[1]}:{found[2]}" if found and found[1] else f"{path}:{len(text.splitlines()) or 1}"
     hint = None
     if "overwrite" in words:
         words, hint = "the key is given twice", "keep one of the two"
