@@ -55,6 +55,8 @@ class Answer:
     unshown_tokens: int = 0
     logprobs: list[TokenLogprob] = field(factory=list)
     reason: FinishReason | None = None
+    ended: bool = False
+    """Its `Finished` is out; several answers may get their reason in one step, before any of them is told."""
     first_at: float | None = None
 
 
@@ -279,7 +281,8 @@ class Engine:
         self._show(answer)
         answer.run.emit(Finished(index=answer.sequence.index, reason=reason, stop_text=answer.text.stop_text))
         self._drop(answer)
-        if all(other.reason is not None for other in answer.run.answers):
+        answer.ended = True
+        if all(other.ended for other in answer.run.answers):
             self._complete(answer.run)
 
     def _complete(self, run: Run) -> None:
