@@ -21,6 +21,13 @@ class ConfigContent:
     raw: bytes
     values: dict[str, Any]
 
+    @property
+    def revision(self) -> str:
+        """A name for exactly this content."""
+        import hashlib
+
+        return "sha256:" + hashlib.sha256(self.raw).hexdigest()
+
     def place(self, key: str) -> str:
         """`PATH:LINE` of a key, or the path alone where the line is not found."""
         return f"{self.path}{_line_suffix(self.raw.decode('utf-8-sig'), key)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +17,21 @@ def plan_id(plan: Mapping[str, Any]) -> str:
     """
     import rfc8785
 
-    return "sha256:" + hashlib.sha256(rfc8785.dumps(_exact(plan))).hexdigest()
+    return "sha256:" + _sha256(rfc8785.dumps(_exact(plan)))
+
+
+def _sha256(data: bytes) -> str:
+    """The hex digest, by the interpreter's own module: loading OpenSSL for one small hash takes 3 ms of every call.
+
+    The standard library's `random` does the same; without the module (or with it renamed) `hashlib` serves.
+    """
+    name = "_sha2" if sys.version_info >= (3, 12) else "_sha256"
+    try:
+        module = __import__(name)
+    except ImportError:
+        import hashlib as module
+    digest: str = module.sha256(data).hexdigest()
+    return digest
 
 
 def _exact(value: Any) -> Any:

@@ -6,7 +6,6 @@ file, its upper-case name after `LOCALLLM_` the environment variable. Resolving 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -220,7 +219,7 @@ def resolve_settings(
         **values,
         config_file=path,
         origins=origins,
-        revision="none" if content is None else "sha256:" + hashlib.sha256(content.raw).hexdigest(),
+        revision="none" if content is None else content.revision,
         warnings=_strange_variables(env),
     )
 

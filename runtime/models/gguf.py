@@ -8,7 +8,6 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import struct
@@ -103,6 +102,8 @@ def read_header(path: str | os.PathLike[str], *, exact: bool = True) -> GGUFHead
 
 def header_hash(path: str | os.PathLike[str]) -> str:
     """`sha256:…` over the header: metadata and tensor table, all bytes before the weights."""
+    import hashlib  # not above: it loads OpenSSL, which a scan has no use for
+
     end = read_header(path, exact=False).data_offset
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
