@@ -264,7 +264,7 @@ class InternalError(LocalLLMError):
 def error_classes() -> dict[str, type[LocalLLMError]]:
     """Every error class by its `code`, so that an error that crossed a process boundary keeps its class."""
     found: dict[str, type[LocalLLMError]] = {}
-    waiting = [LocalLLMError]
+    waiting = LocalLLMError.__subclasses__()
     while waiting:
         cls = waiting.pop()
         found.setdefault(cls.code, cls)

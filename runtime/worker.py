@@ -140,6 +140,8 @@ class Worker:
         self._pending: list[tuple[str, Output | Failure]] = []
         self._live: dict[str, Prompt] = {}
         """Requests at the engine, each with what its prompt adds to its `Started`."""
+        self._questions: list[int] = []
+        """Numbers of the status reports to give after the coming step, which sees the cancels that came before them."""
         self._faults = 0
 
     # -- the reader's side ---------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ class Worker:
         elif isinstance(message, Cancel):
             self._cancel(message.request_id)
         elif isinstance(message, AskStatus):
-            self._inbox.put(lambda: self._tell_status(message.number))
+            self._inbox.put(lambda: self._questions.append(message.number))
         elif isinstance(message, Load):
             self._loads.put(message.spec)
         elif isinstance(message, Shutdown):
@@ -243,15 +245,16 @@ class Worker:
         self._flush()
         if not busy:
             self._guarded(self._inbox.get())
-            self._flush()
 
     def _step(self) -> bool:
         while not self._inbox.empty():
             self._inbox.get()()
-        if self._engine is None or not self._engine.step():
-            return False
-        self._faults = 0
-        return True
+        busy = self._engine is not None and self._engine.step()
+        while self._questions:
+            self._tell_status(self._questions.pop())
+        if busy:
+            self._faults = 0
+        return busy
 
     def _guarded(self, action: Callable[[], bool | None]) -> bool:
         """Do it; a fault costs the requests in flight one error each, and the loop goes on."""
