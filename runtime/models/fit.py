@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from attrs import asdict, evolve, frozen
@@ -41,11 +42,15 @@ def auto_layers(shape: ModelShape, sizing: Sizing, devices: Sequence[Device]) ->
     """
     if not devices_to_offload_to(devices):
         return 0
-    for layers in range(shape.n_layers + 1, 0, -1):
+    fitting, beyond = 0, shape.n_layers + 2
+    while beyond - fitting > 1:  # what a device holds grows with the layers, so bisection finds the last that fits
+        layers = (fitting + beyond) // 2
         found = estimate(shape, evolve(sizing, gpu_layers=layers), devices)
         if all(device.fits for device in found.devices if device.type != "cpu"):
-            return layers
-    return 0
+            fitting = layers
+        else:
+            beyond = layers
+    return fitting
 
 
 def context_that_fits(
@@ -57,7 +62,7 @@ def context_that_fits(
     GPU are placed anew for each size. Where the weights alone exceed main memory, what fits beside them counts: they
     are mapped from the file, and slow.
     """
-    for enough in (lambda outcome: outcome.fits, lambda outcome: outcome.fits_mapped):
+    for enough in (attrgetter("fits"), attrgetter("fits_mapped")):
         for context in _halved(n_ctx):
             for pool in dict.fromkeys((pool_cells(context, n_slots), context)):
                 tried = evolve(sizing, n_ctx_pool=pool)

@@ -124,7 +124,7 @@ def _cgroup_folders(root: str, controller: str) -> list[Path]:
             here = Path(root, mount)
             if not here.is_dir():
                 continue
-            inner = here / path.lstrip("/")
+            inner = here if ".." in path.split("/") else here / path.lstrip("/")
             # In a container the path may be the host's: then only the mount's root is there to be read.
             while inner != here and here in inner.parents:
                 folders.append(inner)

@@ -206,7 +206,9 @@ def _resolved(
 ) -> LoadParameters:
     outcome = estimate(shape, sizing, devices)
     if not outcome.fits and outcome.fits_mapped:
-        choice.warnings.append("the weights do not fit the memory: they will be read from the file over and over")
+        choice.warnings.append(
+            "weights and context together exceed the memory: weights will be read from the file over and over"
+        )
     n_ctx = choice.values["n_ctx"]
     spec = evolve(
         choice.spec,
