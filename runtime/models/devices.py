@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -95,6 +96,7 @@ def add_rpc_server(endpoint: str) -> list[Device]:
         raise RuntimeFailed("this build of llama.cpp has no RPC device", hint="build it with `-DGGML_RPC=ON`")
     rpc.ggml_backend_rpc_add_server.restype = ctypes.c_void_p
     rpc.ggml_backend_rpc_add_server.argtypes = [ctypes.c_char_p]
+    _require_listener(endpoint)
     before = len(list(_handles(library)))
     registry = rpc.ggml_backend_rpc_add_server(endpoint.encode())
     if not registry:
@@ -102,6 +104,15 @@ def add_rpc_server(endpoint: str) -> list[Device]:
     library.ggml_backend_register.argtypes = [ctypes.c_void_p]
     library.ggml_backend_register(registry)
     return [_device(library, handle) for handle in list(_handles(library))[before:]]
+
+
+def _require_listener(endpoint: str) -> None:
+    """llama.cpp ends the process where nobody answers, so look first."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise RuntimeFailed(f"no RPC server answers at `{endpoint}`") from error
 
 
 def serve_rpc(endpoint: str, n_threads: int = 1) -> None:
