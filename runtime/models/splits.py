@@ -60,6 +60,18 @@ def group(files: Iterable[FoundFile]) -> list[FileSet]:
     return sorted(sets, key=lambda each: each.first.relative_path)
 
 
+def sibling_parts(path: str) -> tuple[str, ...]:
+    """The files of the set that `path` is the first part of, by their names alone; an ordinary file is its own set."""
+    folder, slash, name = path.rpartition("/")
+    suffix = name[-len(SUFFIX) :]
+    match = _PART.match(name[: -len(SUFFIX)]) if suffix.lower() == SUFFIX else None
+    if match is None or int(match["number"]) != 1:
+        return (path,)
+    count = int(match["count"])
+    names = (f"{match['prefix']}-{number:05d}-of-{count:05d}{suffix}" for number in range(1, count + 1))
+    return tuple(f"{folder}{slash}{each}" for each in names)
+
+
 def _split_set(prefix: str, count: int, numbered: dict[int, FoundFile]) -> FileSet:
     name = prefix.rpartition("/")[2]
     missing = [number for number in range(1, count + 1) if number not in numbered]

@@ -13,6 +13,7 @@ from fixtures.gguf_bytes import gguf, model, split_part, write
 from localllm.errors import AmbiguousName, ModelLoadFailed, ModelNotFound, Unsupported
 from localllm.runtime.models.catalog import Catalog, require_loadable, scan
 from localllm.runtime.models.known import known_models
+from localllm.runtime.models.splits import sibling_parts
 
 
 def ids(catalog: Catalog) -> list[str]:
@@ -384,3 +385,17 @@ class TestOddNames:
         catalog = scan(write(tmp_path, {"a\n\x1b[31mb.gguf": model()}))
 
         assert ids(catalog) == ["a\\x0a\\x1b[31mb"]
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("/m/big-00001-of-00002.gguf", ("/m/big-00001-of-00002.gguf", "/m/big-00002-of-00002.gguf")),
+        ("big-00001-of-00001.GGUF", ("big-00001-of-00001.GGUF",)),
+        ("/m/big-00002-of-00002.gguf", ("/m/big-00002-of-00002.gguf",)),
+        ("/m/plain.gguf", ("/m/plain.gguf",)),
+        ("/m/odd", ("/m/odd",)),
+    ],
+)
+def test_the_parts_of_a_set_follow_from_the_first_ones_name(path: str, parts: tuple[str, ...]) -> None:
+    assert sibling_parts(path) == parts

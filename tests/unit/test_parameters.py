@@ -14,6 +14,7 @@ from localllm.runtime.models.devices import Device
 from localllm.runtime.models.gguf import GGUFHeader, read_header
 from localllm.runtime.models.machine import CpuLimits
 from localllm.runtime.models.parameters import LoadParameters, load_parameters, require_memory
+from localllm.runtime.models.placement import parameters_here
 from localllm.runtime.models.profiles import profile_named, profiles
 from localllm.runtime.types import LoadSpec
 
@@ -221,3 +222,20 @@ def test_an_unknown_profile_names_the_nearest_or_all() -> None:
 def test_the_pull_table_and_the_profiles_are_packaged() -> None:
     for name in ("known.toml", "profiles.toml"):
         assert tomllib.loads(resources.files("localllm.runtime.models").joinpath(name).read_text())
+
+
+def test_parameters_for_this_machine_are_the_same_from_outside_and_inside_a_worker(model_path: Path) -> None:
+    spec = LoadSpec(model_id="m", path=str(model_path))
+    outside, inside = parameters_here(spec, probe=True), parameters_here(spec)
+
+    assert outside.values == inside.values
+    assert outside.as_dict()["memory"]["devices"][0]["weights_bytes"] == 96_576_768
+
+
+def test_a_split_sets_parts_are_all_counted(tmp_path: Path) -> None:
+    for number in (1, 2):
+        part = gguf({"general.architecture": "llama"}, [TensorSpec(name=f"output.{number}")])
+        (tmp_path / f"s-{number:05d}-of-00002.gguf").write_bytes(part)
+    found = parameters_here(LoadSpec(model_id="s", path=str(tmp_path / "s-00001-of-00002.gguf")))
+
+    assert found.estimate.devices[0].weights_bytes == 256

@@ -1,0 +1,26 @@
+"""Load parameters for the machine at hand: reads the headers, asks the devices, and resolves.
+
+The one file here that joins disk, devices and the pure rules of `parameters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..types import LoadSpec
+from .devices import list_devices, probe_devices
+from .gguf import read_header
+from .machine import cpu_limits
+from .parameters import LoadParameters, load_parameters
+from .splits import sibling_parts
+
+
+def parameters_here(spec: LoadSpec, *, given: Collection[str] | None = None, probe: bool = False) -> LoadParameters:
+    """Resolve a load on this machine, now. Raises InvalidGGUF, BadInput, RuntimeFailed.
+
+    A worker, which will load the model, asks the devices in its own process. `probe=True` is for everybody else: it
+    starts no GPU driver here and leaves nothing behind, so a dry run may call it.
+    """
+    headers = [read_header(path) for path in sibling_parts(spec.path)]
+    devices = probe_devices() if probe else list_devices()
+    return load_parameters(spec, headers, devices, cpu_limits(), given=given)
