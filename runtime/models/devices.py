@@ -10,8 +10,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -59,6 +57,8 @@ def probe_devices(timeout_s: float = PROBE_TIMEOUT_S) -> list[Device]:
     """
     if not _has_gpu_libraries():
         return [cpu_device()]
+    import subprocess  # only where there is a driver to ask: a dry run without one starts faster
+
     command = [sys.executable, "-m", "localllm.runtime.models.devices"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=True, stdin=subprocess.DEVNULL)
@@ -108,6 +108,8 @@ def add_rpc_server(endpoint: str) -> list[Device]:
 
 def _require_listener(endpoint: str) -> None:
     """llama.cpp ends the process where nobody answers, so look first."""
+    import socket
+
     host, _, port = endpoint.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()

@@ -21,6 +21,6 @@ def parameters_here(spec: LoadSpec, *, given: Collection[str] | None = None, pro
     A worker, which will load the model, asks the devices in its own process. `probe=True` is for everybody else: it
     starts no GPU driver here and leaves nothing behind, so a dry run may call it.
     """
-    headers = [read_header(path) for path in sibling_parts(spec.path)]
+    headers = [read_header(path, exact=not probe) for path in sibling_parts(spec.path)]
     devices = probe_devices() if probe else list_devices()
     return load_parameters(spec, headers, devices, cpu_limits(), given=given)
