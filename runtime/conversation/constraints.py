@@ -1,0 +1,280 @@
+"""What an answer must conform to: `response_format` and its relatives, and the form of tool calls.
+
+Calls are constrained by Lark grammars with the function's own schema at the place of its arguments, so that `$ref`
+keeps its root. Where the model chooses to call (`auto`) the grammar starts behind the text that opens a call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from ...errors import BadInput, Unsupported
+from ..types import Constraint
+from .tools import Function, ToolChoice, read_tool_choice
+
+if TYPE_CHECKING:
+    from ..types import GenerateRequest
+    from .templates import ChatTemplate, Rendered
+
+MANY = "{0,15}"
+"""How many more calls an answer may hold after the first; without a bound a small model never stops calling."""
+
+_GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_json_object")
+_STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
+
+
+def constraint_from_request(params: Mapping[str, Any]) -> Constraint | None:
+    """The constraint that a request's parameters ask for.
+
+    Understood are OpenAI's `response_format`, llama.cpp's `grammar` and `json_schema`, `regex`, and vLLM's `guided_*`
+    and `structured_outputs`. Two of them at once, an unknown type, and a missing schema raise BadInput with `param`.
+    """
+    found: list[tuple[str, Constraint]] = []
+    response_format = params.get("response_format")
+    if response_format is not None:
+        constraint = _response_format(response_format)
+        found += [("response_format", constraint)] if constraint else []
+    for name in ("grammar", "regex", "json_schema"):
+        if params.get(name) is not None:
+            found.append((name, _written(name, params[name], name)))
+    for name in _GUIDED:
+        if params.get(name) is not None and params[name] is not False:
+            found.append((name, _written(name.removeprefix("guided_"), params[name], name)))
+    found += _structured_outputs(params.get("structured_outputs"))
+    if len(found) > 1:
+        raise BadInput(f"`{found[0][0]}` and `{found[1][0]}` cannot be asked for together", param=found[1][0])
+    if not found:
+        return None
+    loose = params.get("guided_whitespace_pattern") is not None
+    return evolve(found[0][1], whitespace=True) if loose else found[0][1]
+
+
+def _response_format(raw: Any) -> Constraint | None:
+    kind = raw.get("type") if isinstance(raw, Mapping) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        schema = raw.get("schema")
+        return _written("json", schema, "response_format.schema") if schema is not None else _json_object()
+    if kind == "json_schema":
+        wrapper = raw.get("json_schema")
+        if not isinstance(wrapper, Mapping) or not isinstance(wrapper.get("schema"), (Mapping, bool)):
+            raise BadInput("`json_schema` needs a schema", param="response_format.json_schema.schema")
+        return _written("json", wrapper["schema"], "response_format.json_schema.schema")
+    if kind in ("regex", "grammar") and isinstance(raw.get(kind) or raw.get("pattern"), str):
+        return _written(kind, raw.get(kind) or raw.get("pattern"), f"response_format.{kind}")
+    raise BadInput(
+        "a response format's type is text, json_object, json_schema, regex or grammar", param="response_format.type"
+    )
+
+
+def _structured_outputs(raw: Any) -> list[tuple[str, Constraint]]:
+    if raw is None:
+        return []
+    if not isinstance(raw, Mapping):
+        raise BadInput("`structured_outputs` is an object", param="structured_outputs")
+    return [
+        (f"structured_outputs.{name}", _written(name, raw[name], f"structured_outputs.{name}"))
+        for name in _STRUCTURED
+        if raw.get(name) is not None and raw[name] is not False
+    ]
+
+
+def _json_object() -> Constraint:
+    return Constraint(kind="json_object", source=None)
+
+
+def _written(kind: str, value: Any, param: str) -> Constraint:
+    match kind:
+        case "json_object":
+            return _json_object()
+        case "json" | "json_schema":
+            return Constraint(kind="json_schema", source=_schema(value, param))
+        case "choice":
+            return Constraint(kind="lark", source=_choice(value, param))
+    if not isinstance(value, str) or not value:
+        raise BadInput(f"`{param}` is a text", param=param)
+    if kind == "regex":
+        return Constraint(kind="regex", source=value)
+    return Constraint(kind="gbnf" if "::=" in value else "lark", source=value)
+
+
+def _schema(value: Any, param: str) -> Any:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise BadInput("the schema is not JSON", param=param) from None
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, Mapping):
+        raise BadInput("a schema is an object", param=param)
+    return dict(value)
+
+
+def _choice(value: Any, param: str) -> str:
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(item, str) and item for item in value):
+        raise BadInput("a choice is a list of texts", param=param)
+    return "start: " + " | ".join(_literal(item) for item in value)
+
+
+def constraint_for(
+    template: ChatTemplate, request: GenerateRequest, rendered: Rendered | None = None
+) -> Constraint | None:
+    """The constraint of a request, its tools considered.
+
+    After a prompt that opens what the model thinks, the constraint starts at the closing tag. Raises BadInput for
+    tools and choices that make no sense, Unsupported where tools and a free grammar are asked for together.
+    """
+    choice = read_tool_choice(request.tools, request.tool_choice)
+    parallel = request.template_options.get("parallel_tool_calls") is not False
+    closing = _closing_tag(template, rendered)
+    constraint = request.constraint
+    if choice.mode == "required":
+        constraint = Constraint(kind="lark", source=call_grammar(template.tool_format, choice, parallel=parallel))
+    elif choice.mode == "auto" and constraint is None:
+        trigger, source = triggered_grammar(template.tool_format, choice, parallel=parallel)
+        return Constraint(kind="lark", source=source, trigger=trigger)
+    elif choice.mode == "auto" and constraint is not None:
+        constraint = _either(constraint, template.tool_format, choice, parallel=parallel)
+    if constraint is None or closing is None or constraint.trigger is not None:
+        return constraint
+    return evolve(constraint, trigger=closing)
+
+
+def _closing_tag(template: ChatTemplate, rendered: Rendered | None) -> str | None:
+    opened = rendered.reasoning_open if rendered else None
+    return next((closing for opening, closing in template.reasoning if opening == opened), None)
+
+
+def _either(constraint: Constraint, tool_format: str, choice: ToolChoice, *, parallel: bool) -> Constraint:
+    if constraint.kind not in ("json_object", "json_schema"):
+        raise Unsupported(
+            "a grammar and tools that the model may choose are not supported together",
+            hint="set `tool_choice` to none or required",
+            param="tool_choice",
+        )
+    schema = {"type": "object"} if constraint.kind == "json_object" else constraint.source
+    calls = call_grammar(tool_format, choice, parallel=parallel, start="calls")
+    answer = f"answer: %json {json_text(schema, loose=constraint.whitespace)}\n"
+    return evolve(constraint, kind="lark", source="start: answer | calls\n" + answer + calls)
+
+
+def json_text(schema: Any, *, loose: bool = False) -> str:
+    """A schema as `%json` takes it, with JSON's usual separators fixed."""
+    if not isinstance(schema, Mapping):
+        return json.dumps(schema)
+    guidance = {"whitespace_flexible": loose, "item_separator": ", ", "key_separator": ": "}
+    return json.dumps({**schema, "x-guidance": guidance}, ensure_ascii=False)
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+# For each format: what opens all calls, what opens one, stands between name and arguments, closes one, stands between
+# two, and closes all.
+_SHAPES: dict[str, tuple[str, str, str, str, str, str]] = {
+    "hermes": ("", '<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>", "\n", ""),
+    "json": ("", '{"name": ', ', "arguments": ', "}", "; ", ""),
+    "llama3": ("", '{"name": ', ', "parameters": ', "}", "; ", ""),
+    "mistral": ("[TOOL_CALLS] [", '{"name": ', ', "arguments": ', "}", ", ", "]"),
+    "deepseek": (
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+        "\n```json\n",
+        "\n```<｜tool▁call▁end｜>",
+        "\n",
+        "<｜tool▁calls▁end｜>",
+    ),
+    "kimi": (
+        "<|tool_calls_section_begin|>",
+        "<|tool_call_begin|>functions.",
+        ":0<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        "",
+        "<|tool_calls_section_end|>",
+    ),
+    "function_xml": ("", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n", ""),
+}
+_TRIGGERS = {
+    "hermes": "<tool_call>",
+    "json": '{"name": ',
+    "llama3": '{"name": ',
+    "mistral": "[TOOL_CALLS]",
+    "deepseek": "<｜tool▁calls▁begin｜>",
+    "kimi": "<|tool_calls_section_begin|>",
+    "function_xml": "<tool_call>",
+}
+
+
+def call_grammar(tool_format: str, choice: ToolChoice, *, parallel: bool, start: str = "start") -> str:
+    """The grammar of an answer that is one or more calls, each with the schema of its function."""
+    opening, _, _, _, between, closing = _SHAPES[tool_format]
+    more = f" ({_literal(between)} call){MANY}" if between else f" call{MANY}"
+    lines = [f"{start}: {_joined(opening)}call{more if parallel else ''}{_joined(closing, after=True)}"]
+    return "\n".join([*lines, *_call_rules(tool_format, choice.functions, schemas=True)]) + "\n"
+
+
+def triggered_grammar(tool_format: str, choice: ToolChoice, *, parallel: bool) -> tuple[str, str]:
+    """The text that starts the grammar, and the grammar of what follows that text.
+
+    Arguments of functions that are not strict may be any JSON object.
+    """
+    opening, call_open, _, _, between, closing = _SHAPES[tool_format]
+    trigger = _TRIGGERS[tool_format]
+    lead = opening + call_open
+    rest = lead.removeprefix(trigger) if not opening else ""
+    first = f"{_joined(rest)}named" if not opening else f"{_joined(opening.removeprefix(trigger))}call"
+    more = f" ({_literal(between)} call){MANY}" if between else f" call{MANY}"
+    lines = [f"start: {first}{more if parallel else ''}{_joined(closing, after=True)}"]
+    return trigger, "\n".join([*lines, *_call_rules(tool_format, choice.functions, schemas=False)]) + "\n"
+
+
+def _joined(text: str, *, after: bool = False) -> str:
+    if not text:
+        return ""
+    return f" {_literal(text)}" if after else f"{_literal(text)} "
+
+
+def _call_rules(tool_format: str, functions: tuple[Function, ...], *, schemas: bool) -> list[str]:
+    _, call_open, middle, call_close, _, _ = _SHAPES[tool_format]
+    quoted = tool_format in ("hermes", "json", "llama3", "mistral")
+    rules = [f"call: {_literal(call_open)} named", "named: " + " | ".join(f"f{i}" for i in range(len(functions)))]
+    for i, function in enumerate(functions):
+        name = json.dumps(function.name) if quoted else function.name
+        rules.append(f"f{i}: {_literal(name + middle)} a{i} {_literal(call_close)}")
+        if tool_format == "function_xml":
+            rules += _xml_rules(f"a{i}", function)
+        else:
+            schema = function.parameters if schemas or function.strict else {"type": "object"}
+            rules.append(f"a{i}: %json {json_text(schema)}")
+    return rules
+
+
+def _xml_rules(rule: str, function: Function) -> list[str]:
+    """`<parameter=k>` blocks in the schema's order; texts stand as they are, other values as JSON."""
+    properties = function.parameters.get("properties") or {}
+    required = function.parameters.get("required") or []
+    parts: list[str] = []
+    rules: list[str] = []
+    for j, (key, schema) in enumerate(properties.items()):
+        parts.append(f"{rule}p{j}" + ("" if key in required else "?"))
+        opening = _literal(f"<parameter={key}>\n")
+        if isinstance(schema, Mapping) and schema.get("type") == "string" and "enum" not in schema:
+            rules.append(f"{rule}p{j}: {opening} {rule}t{j}")
+            rules.append(f'{rule}t{j}[suffix="\\n</parameter>\\n"]: /(?s:.*)/')
+        elif isinstance(schema, Mapping) and schema.get("type") == "string":
+            texts = " | ".join(_literal(str(item)) for item in schema["enum"])
+            rules.append(f'{rule}p{j}: {opening} ({texts}) "\\n</parameter>\\n"')
+        else:
+            nested = (
+                {**schema, "$defs": function.parameters.get("$defs", {})} if isinstance(schema, Mapping) else schema
+            )
+            rules.append(f'{rule}p{j}: {opening} {rule}v{j} "\\n</parameter>\\n"')
+            rules.append(f"{rule}v{j}: %json {json_text(nested)}")
+    return [f"{rule}: {' '.join(parts)}" if parts else f'{rule}: ""', *rules]
