@@ -52,8 +52,10 @@ def find_place(host: str, port: int) -> Place:
     if not addresses:
         raise BadInput(f"host `{host}` is not an address of this machine", hint=HOST_HINT, param="host")
     ordered = sorted(addresses, key=lambda entry: entry[0] != socket.AF_INET)
-    # `localhost` is reached at ::1 by some clients and at 127.0.0.1 by others; any other name gets one address
-    kept = ordered if name == "localhost" else ordered[:1]
+    kept = ordered[:1]
+    if name == "localhost" and (socket.AF_INET6, "::1") not in kept:
+        # some clients reach it at ::1 and others at 127.0.0.1, whatever the hosts file says here
+        kept.append((socket.AF_INET6, "::1"))
     return Place(host=host, port=port, addresses=tuple(kept))
 
 

@@ -1,0 +1,78 @@
+"""Plans of the command line, run by the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import RunningServer
+
+
+@pytest.fixture(scope="module")
+def http(echo_server: RunningServer) -> Iterator[httpx.Client]:
+    with echo_server.client() as client:
+        yield client
+
+
+def run_plan(http: httpx.Client, plan: dict[str, Any], **extra: Any) -> list[dict[str, Any]]:
+    """The events of a plan, each from its line."""
+    answer = http.post("/admin/plans", json={"plan": plan, **extra})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_a_plan_ends_in_one_result(http: httpx.Client) -> None:
+    events = run_plan(http, {"command": "status"})
+
+    assert [event["event"] for event in events] == ["result"]
+    assert events[0]["data"]["running"] is True
+
+
+def test_a_dry_run_gives_the_report_and_changes_nothing(http: httpx.Client) -> None:
+    before = run_plan(http, {"command": "status"})[-1]["data"]["models"]
+    (event,) = run_plan(http, {"command": "models.load", "model": "echo"}, dry_run=True)
+
+    assert event["data"]["plan"]["command"] == "models.load"
+    assert event["data"]["plan_id"].startswith("sha256:")
+    assert run_plan(http, {"command": "status"})[-1]["data"]["models"] == before
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor", "config.list"])
+def test_a_plan_of_the_clients_machine_is_refused(http: httpx.Client, command: str) -> None:
+    answer = http.post("/admin/plans", json={"plan": {"command": command}})
+
+    assert answer.status_code == 403
+    assert answer.json()["error"]["code"] == "forbidden"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"plan": 5},
+        {"plan": {"command": "status"}, "dry_run": "yes"},
+        {"plan": {"command": "status"}, "dryrun": True},
+        {"plan": {"command": "status", "extra": 1}},
+        {"plan": {"command": "no.such"}},
+    ],
+)
+def test_a_malformed_request_is_a_400(http: httpx.Client, body: dict[str, Any]) -> None:
+    answer = http.post("/admin/plans", json=body)
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_an_error_before_the_first_event_keeps_its_status_and_all_its_data(http: httpx.Client) -> None:
+    answer = http.post("/admin/plans", json={"plan": {"command": "models.load", "model": "no-such"}})
+
+    error = answer.json()["error"]
+    assert answer.status_code == 404
+    assert error["localllm"]["code"] == "model_not_found"
+    assert error["localllm"]["exit_code"] == 3

@@ -1,0 +1,191 @@
+"""Readiness while a model loads, and the end of the server in every phase."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "fixtures"))
+from scripted import Scripted, scripted
+
+CHAT = "/v1/chat/completions"
+ASK = {"messages": [{"role": "user", "content": "one two three"}]}
+EXIT = {signal.SIGTERM: 0, signal.SIGINT: 130}
+SLOW = {"step_delay_s": 0.02, "endless": True}
+
+
+def wait_until_ready(http: httpx.Client) -> None:
+    deadline = time.monotonic() + 10
+    while http.get("/ready").status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def assert_gone(server: Scripted) -> None:
+    """No trace is left: no traceback, no instance file, no process of its group, and the port is free."""
+    assert "Traceback" not in server.output()
+    assert not list(server.log_path.parent.rglob("server.json"))
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", server.port))
+    alive = subprocess.run(["ps", "-A", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [row.split() for row in alive.splitlines()]
+    assert not [row for row in rows if row[0] == str(server.process.pid) and not row[1].startswith("Z")]
+
+
+def test_health_answers_while_a_model_loads_and_readiness_waits_for_it(tmp_path: Path) -> None:
+    options = {"load_delay_s": 1.5, "prefill_delay_s": 1.0}
+    with scripted(tmp_path, options, model="m") as server, server.client() as http:
+        early = http.get("/ready")
+        times = []
+        while http.get("/ready").status_code != 200:
+            began = time.monotonic()
+            assert http.get("/health").status_code == 200
+            times.append(time.monotonic() - began)
+            time.sleep(0.1)
+        answer: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answer.append(httpx.post(server.url + CHAT, json=ASK, trust_env=False))
+        )
+        thread.start()
+        while thread.is_alive():
+            began = time.monotonic()
+            assert http.get("/health").status_code == 200
+            times.append(time.monotonic() - began)
+            time.sleep(0.1)
+
+    assert early.status_code == 503
+    assert early.json()["status"] == "loading"
+    assert early.json()["error"]["code"] == "model_loading"
+    assert "retry-after" in early.headers
+    assert len(times) > 10
+    assert max(times) < 0.1
+    assert answer[0].status_code == 200
+    assert answer[0].json()["model"] == "m"
+
+
+def test_a_request_while_the_model_loads_waits_for_it(tmp_path: Path) -> None:
+    with scripted(tmp_path, {"load_delay_s": 1.0}, model="m") as server, server.client() as http:
+        assert http.get("/ready").status_code == 503
+        answer = http.post(CHAT, json=ASK)
+
+    assert answer.status_code == 200
+
+
+def test_a_failed_load_is_told_by_readiness_and_the_server_stays(tmp_path: Path) -> None:
+    with scripted(tmp_path, {"fail_load": "it is broken"}, model="m") as server, server.client() as http:
+        deadline = time.monotonic() + 10
+        while (ready := http.get("/ready")).json()["status"] != "failed":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        chat = http.post(CHAT, json=ASK)
+
+        assert ready.status_code == 503
+        assert "it is broken" in ready.json()["error"]["message"]
+        assert chat.status_code == 500
+        assert chat.json()["error"]["code"] == "model_load_failed"
+        assert http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("number", EXIT)
+def test_an_idle_server_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    with scripted(tmp_path, {}) as server:
+        with server.client() as http:
+            http.post(CHAT, json=ASK)
+        began = time.monotonic()
+
+        assert server.end(number) == EXIT[number]
+        assert time.monotonic() - began < 2
+        assert_gone(server)
+
+
+@pytest.mark.parametrize("number", EXIT)
+def test_a_loading_server_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    with scripted(tmp_path, {"load_delay_s": 30}, model="m") as server:
+        time.sleep(0.2)
+        began = time.monotonic()
+
+        assert server.end(number) == EXIT[number]
+        assert time.monotonic() - began < 4
+        assert_gone(server)
+
+
+def stream_lines(server: Scripted, ask: dict[str, Any], into: list[str]) -> threading.Thread:
+    """Read a stream in a thread; returns once its first line is there."""
+
+    def read() -> None:
+        with server.client() as http, http.stream("POST", CHAT, json=ask | {"stream": True}) as answer:
+            into.extend(line for line in answer.iter_lines() if line)
+
+    begun = threading.Thread(target=read)
+    begun.start()
+    deadline = time.monotonic() + 10
+    while server.sampled() == 0 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return begun
+
+
+def test_a_running_stream_is_drained_while_new_work_is_refused(tmp_path: Path) -> None:
+    with scripted(tmp_path, SLOW) as server, server.client() as http:
+        lines: list[str] = []
+        reader = stream_lines(server, ASK | {"max_tokens": 50}, lines)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.15)
+        refused = http.post(CHAT, json=ASK)
+        ready = http.get("/ready")
+        reader.join(10)
+
+        assert server.process.wait(10) == 0
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "shutting_down"
+        assert "retry-after" in refused.headers
+        assert ready.status_code == 503
+        assert lines[-1] == "data: [DONE]"
+        assert_gone(server)
+
+
+@pytest.mark.parametrize("number", EXIT)
+def test_what_outlasts_the_grace_time_ends_with_an_error_frame(tmp_path: Path, number: signal.Signals) -> None:
+    with scripted(tmp_path, SLOW, drain_s=0.3, n_slots=1) as server:
+        lines: list[str] = []
+        queued: list[httpx.Response] = []
+        reader = stream_lines(server, ASK, lines)
+        waiter = threading.Thread(
+            target=lambda: queued.append(httpx.post(server.url + CHAT, json=ASK, trust_env=False))
+        )
+        waiter.start()
+        time.sleep(0.2)
+        began = time.monotonic()
+
+        assert server.end(number) == EXIT[number]
+        assert time.monotonic() - began < 4
+        reader.join(10)
+        waiter.join(10)
+        assert "error" in json.loads(lines[-1].removeprefix("data: "))
+        assert queued[0].status_code == 503
+        assert_gone(server)
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with scripted(tmp_path, SLOW, drain_s=60) as server:
+        lines: list[str] = []
+        reader = stream_lines(server, ASK, lines)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert server.process.poll() is None
+        began = time.monotonic()
+
+        assert server.end(signal.SIGINT) == 130
+        assert time.monotonic() - began < 3
+        reader.join(10)
+        assert_gone(server)
