@@ -48,6 +48,10 @@ class BackendInfo:
     """Whether `copy` hands a part of one sequence to another."""
     rewinds: bool = True
     """Whether `remove` may cut a sequence's tail."""
+    end_tokens: tuple[int, ...] = ()
+    """Tokens that end a generation."""
+    step_seconds: dict[int, float] = field(factory=dict)
+    """Seconds of a decode by its number of rows, where they were measured while loading."""
     add_bos: bool = False
     bos_token: int | None = None
     eos_token: int | None = None
@@ -121,10 +125,6 @@ class Backend(Protocol):
 
     def piece(self, token: int) -> bytes:
         """The bytes a token adds to an answer; control tokens add none."""
-        ...
-
-    def is_end(self, token: int) -> bool:
-        """Whether the token ends a generation."""
         ...
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None = None) -> Decoded:

@@ -117,6 +117,7 @@ class EchoBackend:
             n_outputs=min(64, n_batch),
             shares_prefixes=bool(options.get("shares_prefixes", True)),
             rewinds=bool(options.get("shares_prefixes", True)),
+            end_tokens=(IM_END, END),
             eos_token=END,
             eos_text=SPECIALS[2],
             control_texts=SPECIALS,
@@ -145,9 +146,6 @@ class EchoBackend:
     def piece(self, token: int) -> bytes:
         return self.vocabulary.piece(token)
 
-    def is_end(self, token: int) -> bool:
-        return token in (IM_END, END)
-
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None = None) -> Decoded:
         if len(batch) > self.info.n_batch or sum(batch.outputs) > self.info.n_outputs:
             raise DecodeFailed("the batch is larger than the backend allows")
@@ -173,6 +171,7 @@ class EchoBackend:
 
         if row not in self._logits:
             out = -np.arange(N_VOCAB, dtype=np.float32) * np.float32(1e-3)
+            out[32] = 5.0  # what is left to say where the end is forbidden
             out[self.next_token(row, self._prompt_end[self._rows[row][0]])] = 10.0
             for token in self.tokenize(str(self.spec.options.get("prefer", "")), special=False):
                 out[token] = 20.0
@@ -198,7 +197,7 @@ class EchoBackend:
     def open_sampler(self, sampling: Sampling, seed: int, prompt: Sequence[int]) -> TokenSampler:
         if unknown := [name for name in sampling.samplers if not name.isidentifier()]:
             raise BadInput(f"there is no sampler `{unknown[0]}`", param="samplers")
-        return EchoSampler(self, len(prompt), sampling.ignore_eos)
+        return EchoSampler(self, len(prompt))
 
     def copy(self, source: int, target: int, end: int) -> None:
         if not self.info.shares_prefixes:
@@ -298,12 +297,10 @@ class EchoSampler:
 
     backend: EchoBackend
     n_prompt: int
-    ignore_eos: bool
 
     def sample(self, row: int) -> int:
         self.backend.count_sampled()
-        token = self.backend.choose(row, self.n_prompt)
-        return 32 if self.ignore_eos and self.backend.is_end(token) else token
+        return self.backend.choose(row, self.n_prompt)
 
     def accept(self, token: int) -> None:
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ TOKENS_PER_SLOT = 1024
 """What a request is taken to use on average, when the pool is sized."""
 MAX_SEQUENCES = 256
 MAX_OUTPUTS = 64
+WARMUP_ROWS = (1, 1, 2, 4, 8, 16, 32)
+WARMUP_S = 0.3
 INTERRUPTIBLE_ROWS = 48
 """A decode of fewer rows ends sooner than it is worth to look for a cancellation at each node of its graph."""
 KV_TYPES = {
@@ -155,7 +158,6 @@ class LlamaBackend:
     _logits: NDArray[np.float32] | None = None
     _logits_at: int = 0
     _pieces: dict[int, bytes] = field(factory=dict)
-    _ends: frozenset[int] = field(init=False)
     _interrupted: Callable[[], bool] | None = None
     _abort: Any = field(init=False)
     _spec: LoadSpec | None = None
@@ -163,7 +165,6 @@ class LlamaBackend:
     def __attrs_post_init__(self) -> None:
         self._memory = llama_cpp.llama_get_memory(self.context)
         self._rows = _Rows(self.info.n_batch)
-        self._ends = frozenset(t for t in range(self.info.n_vocab) if llama_cpp.llama_vocab_is_eog(self.vocab, t))
         self._abort = llama_cpp.ggml_abort_callback(lambda _: self._interrupted is not None and self._interrupted())
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
@@ -181,9 +182,6 @@ class LlamaBackend:
         if token not in self._pieces:
             self._pieces[token] = _token_text(self.vocab, token, special=False)
         return self._pieces[token]
-
-    def is_end(self, token: int) -> bool:
-        return token in self._ends
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None = None) -> Decoded:
         self._rows.fill(batch)
@@ -249,7 +247,7 @@ class LlamaBackend:
     def grammar_tokenizer(self) -> Any:
         from llguidance.llamacpp import lltokenizer_from_vocab
 
-        return lltokenizer_from_vocab(self.vocab, eos_token=sorted(self._ends) or None)
+        return lltokenizer_from_vocab(self.vocab, eos_token=list(self.info.end_tokens) or None)
 
     def close(self) -> None:
         if self.context is not None:
@@ -412,6 +410,7 @@ def _open_context(spec: LoadSpec, model: Any, on_progress: LoadProgress, log: Na
     n_swa = llama_cpp.llama_model_n_swa(model)
     # a sliding window's cache has already dropped what an older prefix would need
     shares = not recurrent and n_swa == 0
+    n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
     bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
     applied = {
         "n_ctx": sizes.n_ctx,
@@ -434,7 +433,7 @@ def _open_context(spec: LoadSpec, model: Any, on_progress: LoadProgress, log: Na
     info = BackendInfo(
         name="llama",
         model_id=spec.model_id,
-        n_vocab=llama_cpp.llama_vocab_n_tokens(vocab),
+        n_vocab=n_vocab,
         n_ctx=sizes.n_ctx,
         n_ctx_pool=applied["n_ctx_pool"],
         n_slots=sizes.n_slots,
@@ -443,6 +442,7 @@ def _open_context(spec: LoadSpec, model: Any, on_progress: LoadProgress, log: Na
         n_outputs=min(MAX_OUTPUTS, applied["n_batch"]),
         shares_prefixes=shares,
         rewinds=shares,
+        end_tokens=tuple(token for token in range(n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, token)),
         add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
         bos_token=bos if bos >= 0 else None,
         eos_token=eos if eos >= 0 else None,
@@ -492,13 +492,27 @@ def _memory_of(log: NativeLog) -> dict[str, Any]:
 
 
 def _warm_up(backend: LlamaBackend, on_progress: LoadProgress) -> None:
-    """Touch every weight once, so that the first request does not pay for it."""
+    """Touch every weight once, and measure steps of a few sizes, so that the first request does not pay for it."""
     on_progress("warmup", 0.0)
     token = backend.info.bos_token or backend.info.eos_token or 0
-    batch = Batch()
-    batch.extend([token], 0, 0, 1)
     llama_cpp.llama_set_warmup(backend.context, True)
-    backend.decode(batch)
+    _time_decode(backend, token, 1)
     llama_cpp.llama_set_warmup(backend.context, False)
+    spent = 0.0
+    for rows in WARMUP_ROWS:
+        if spent < WARMUP_S and rows <= backend.info.n_outputs:
+            backend.info.step_seconds[rows] = seconds = _time_decode(backend, token, rows)
+            spent += seconds
+            on_progress("warmup", min(spent / WARMUP_S, 0.99))
     llama_cpp.llama_memory_clear(backend._memory, True)
     on_progress("warmup", 1.0)
+
+
+def _time_decode(backend: LlamaBackend, token: int, rows: int) -> float:
+    batch = Batch()
+    batch.extend([token] * rows, 0, 0, rows)
+    start = time.perf_counter()
+    backend.decode(batch)
+    seconds = time.perf_counter() - start
+    llama_cpp.llama_memory_seq_rm(backend._memory, 0, -1, -1)
+    return seconds

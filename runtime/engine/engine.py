@@ -8,74 +8,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from attrs import define, field, frozen
-
 from ...errors import BadInput, DecodeFailed, Interrupted, LocalLLMError, PromptTooLong, QueueFull, TimedOut
-from ..backend import Backend, Batch, Decoded, TokenSampler
-from ..types import (
-    Done,
-    Finished,
-    FinishReason,
-    GenerateRequest,
-    Output,
-    Piece,
-    SlotStatus,
-    Started,
-    Timings,
-    TokenLogprob,
-    Usage,
-)
-from .scheduler import Limits, Remove, Scheduler, Share
+from ..backend import Backend, Batch, Decoded
+from ..types import Done, Finished, FinishReason, SlotStatus, Started, Timings, Usage
+from .answer import Answer, Emit, Run, Work
+from .cost import CostModel
+from .meter import Meter
+from .scheduler import Copy, Limits, Remove, Scheduler, Share
 from .sequence import Sequence
+from .speculation import Speculator
 from .text import TextStream
 
-Emit = Callable[[Output | LocalLLMError], None]
-
-
-@frozen(kw_only=True)
-class Work:
-    """A request whose prompt is tokens by now."""
-
-    request: GenerateRequest
-    prompt_tokens: list[int]
-    stop: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@define(eq=False, kw_only=True)
-class Answer:
-    """One of a request's answers: its sequence and all that turns tokens into output."""
-
-    run: Run
-    sequence: Sequence
-    sampler: TokenSampler
-    text: TextStream
-    shown: list[str] = field(factory=list)
-    """Text of this step."""
-    unshown_tokens: int = 0
-    logprobs: list[TokenLogprob] = field(factory=list)
-    reason: FinishReason | None = None
-    ended: bool = False
-    """Its `Finished` is out; several answers may get their reason in one step, before any of them is told."""
-    first_at: float | None = None
-
-
-@define(eq=False, kw_only=True)
-class Run:
-    """A request on its way, and where its output goes."""
-
-    work: Work
-    emit: Emit
-    submitted_at: float
-    deadline: float | None
-    answers: list[Answer] = field(factory=list)
-    admitted_at: float | None = None
-    over: bool = False
-
-    @property
-    def request_id(self) -> str:
-        """The id it was submitted under."""
-        return self.work.request.request_id
+__all__ = ["Emit", "Engine", "Work"]
 
 
 class Engine:
@@ -85,19 +29,41 @@ class Engine:
     Each request gets Started, Pieces, a Finished for each answer, Done; or one LocalLLMError as its last output.
     """
 
-    def __init__(self, backend: Backend, *, max_queue: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        max_queue: int = 64,
+        speculate: bool = True,
+        strict: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`strict` makes an engine for a lane: every step of a request has the same shape each time it is run."""
         info = backend.info
         self.backend = backend
+        self.meter = Meter()
+        cost = CostModel()
+        for rows, seconds in info.step_seconds.items():
+            cost.observe(rows, seconds)
         self.scheduler = Scheduler(
             Limits(
                 n_slots=info.n_slots,
+                n_sequences=info.n_sequences,
                 n_cells=info.n_ctx_pool,
                 n_batch=info.n_batch,
                 n_outputs=info.n_outputs,
+                shares_prefixes=info.shares_prefixes and not strict,
+                rewinds=info.rewinds,
                 max_queue=max_queue,
-            )
+                fixed_chunk=strict,
+            ),
+            cost,
+            Speculator(cost) if speculate and info.rewinds and not strict else None,
         )
+        self._max_queue = max_queue
         self._clock = clock
+        self._strict = strict
+        self._lane: Engine | None = None
         self._inbox: deque[tuple[Work, Emit, float]] = deque()
         self._cancelled: set[str] = set()
         self._runs: dict[str, Run] = {}
@@ -110,47 +76,90 @@ class Engine:
     def cancel(self, request_id: str) -> None:
         """End a request in whichever phase it is, at the latest after the running step."""
         self._cancelled.add(request_id)
+        if self._lane is not None:
+            self._lane.cancel(request_id)
 
     @property
     def busy(self) -> bool:
         """Whether a step would find something to do."""
-        return bool(self._inbox or self._cancelled or self._runs)
+        return bool(self._inbox or self._runs) or (self._lane is not None and self._lane.busy)
 
     def step(self) -> bool:
-        """Do one batch. Returns False when there is nothing to do."""
+        """Do one batch, and one of the strict lane. Returns False when there is nothing left to do."""
+        began = self._clock()
         self._take_in()
         shares = self.scheduler.schedule()
         if self._decode(shares):
             self._sample(shares)
             self._emit(shares)
+            self.meter.other_s_total += self._clock() - began
+        if self._lane is not None and self._lane.busy:
+            self._lane.step()
         return self.busy
 
     def status(self) -> dict[str, Any]:
-        """What runs and waits: `running`, `queued`, `slots`."""
-        slots = tuple(self._slot(sequence) for sequence in [*self.scheduler.running, *self.scheduler.waiting])
-        return {"running": len(self.scheduler.running), "queued": len(self.scheduler.waiting), "slots": slots}
+        """What runs and waits: `running`, `queued`, `slots`, and `metrics`."""
+        scheduler = self.scheduler
+        slots = [self._slot(sequence) for sequence in [*scheduler.running, *scheduler.waiting]]
+        running, queued = len(scheduler.running), len(scheduler.waiting)
+        if self._lane is not None:
+            lane = self._lane.status()
+            slots += lane["slots"]
+            running, queued = running + lane["running"], queued + lane["queued"]
+        return {"running": running, "queued": queued, "slots": tuple(slots), "metrics": self.metrics()}
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters and states by name, see `Meter`."""
+        scheduler, speculator = self.scheduler, self.scheduler.speculator
+        return {
+            **self.meter.as_dict(),
+            "drafted_tokens_total": speculator.drafted if speculator is not None else 0,
+            "accepted_tokens_total": speculator.accepted if speculator is not None else 0,
+            "evictions_total": scheduler.evictions,
+            "preemptions_total": scheduler.preemptions,
+            "running": len(scheduler.running),
+            "queued": len(scheduler.waiting),
+            "kv_cells": scheduler.cells.capacity,
+            "kv_cells_used": scheduler.cells.used,
+            "kv_cells_idle": scheduler.idle_cells,
+        }
 
     def close(self) -> None:
         """End every request with an error and free the samplers; the backend stays open."""
-        self._take_in()
+        while self._inbox:
+            self._inbox.popleft()[1](Interrupted("the engine was stopped"))
         for run in list(self._runs.values()):
             self._fail(run, Interrupted("the engine was stopped"))
+        if self._lane is not None:
+            self._lane.close()
+            self._lane.backend.close()
+            self._lane = None
+
+    # -- requests come in ----------------------------------------------------------------------------------------
 
     def _take_in(self) -> None:
         while self._inbox:
             work, emit, at = self._inbox.popleft()
             try:
-                self._accept(work, emit, at)
+                if work.request.determinism == "strict" and not self._strict:
+                    self._strict_lane().submit(work, emit)
+                else:
+                    self._accept(work, emit, at)
             except LocalLLMError as error:
                 emit(error)
-        now = self._clock()
         for request_id in list(self._cancelled):
             self._cancelled.discard(request_id)
             if (run := self._runs.get(request_id)) is not None:
                 self._fail(run, Interrupted("the request was cancelled"))
+        now = self._clock()
         for run in [run for run in self._runs.values() if run.deadline is not None and now >= run.deadline]:
             limit = run.work.request.timeout_s
             self._fail(run, TimedOut(f"the request took longer than its `timeout_s` of {limit:g}", timeout_s=limit))
+
+    def _strict_lane(self) -> Engine:
+        if self._lane is None:
+            self._lane = Engine(self.backend.open_lane(), max_queue=self._max_queue, strict=True, clock=self._clock)
+        return self._lane
 
     def _accept(self, work: Work, emit: Emit, at: float) -> None:
         request, prompt = work.request, work.prompt_tokens
@@ -169,7 +178,7 @@ class Engine:
                 tokens=list(prompt),
                 n_prompt=len(prompt),
                 limit=limit,
-                share=request.cache_prompt,
+                share=request.cache_prompt and not self._strict,
             )
             run.answers.append(Answer(run=run, sequence=sequence, sampler=sampler, text=TextStream(work.stop)))
         self._runs[run.request_id] = run
@@ -177,7 +186,8 @@ class Engine:
         for answer in run.answers:
             self._answers[answer.sequence] = answer
             self.scheduler.add(answer.sequence)
-            if limit <= len(prompt):
+        if limit <= len(prompt):
+            for answer in run.answers:
                 self._end(answer, "length")
 
     def _check(self, work: Work) -> None:
@@ -194,21 +204,22 @@ class Engine:
                 prompt_tokens=len(prompt),
                 n_ctx=n_ctx,
             )
+        n_vocab = self.backend.info.n_vocab
+        if min(prompt) < 0 or max(prompt) >= n_vocab:
+            raise BadInput(f"the prompt has tokens outside the vocabulary of {n_vocab}", param="prompt")
         if self.scheduler.full:
-            waiting = len(self.scheduler.waiting)
-            raise QueueFull(
-                f"{waiting} requests wait already, the queue holds no more", retry_after_s=1, queued=waiting
-            )
+            queued = len(self.scheduler.waiting)
+            raise QueueFull(f"{queued} requests wait already, the queue holds no more", retry_after_s=1, queued=queued)
+
+    # -- one step ------------------------------------------------------------------------------------------------
 
     def _decode(self, shares: list[Share]) -> bool:
         self._do_operations()
         if not shares:
             return False
-        batch = Batch()
+        batch, now = Batch(), self._clock()
         for share in shares:
-            batch.extend(share.tokens, share.start, share.sequence.seq_id, share.n_outputs)
-        now = self._clock()
-        for share in shares:
+            batch.extend(share.tokens + share.draft, share.start, share.sequence.seq_id, share.n_outputs)
             run = self._answers[share.sequence].run
             run.admitted_at = now if run.admitted_at is None else run.admitted_at
         ids = {share.sequence.request_id for share in shares}
@@ -218,71 +229,67 @@ class Engine:
             for share in shares:
                 self._fail(self._answers[share.sequence].run, error)
             return False
-        if outcome is Decoded.DONE:
-            return True
+        if outcome is not Decoded.DONE:
+            self._recover(shares, outcome)
+            return False
+        seconds = self._clock() - now
+        self.scheduler.cost.observe(len(batch), seconds)
+        meter = self.meter
+        meter.steps_total, meter.rows_total = meter.steps_total + 1, meter.rows_total + len(batch)
+        meter.decode_s_total += seconds
+        meter.other_s_total -= seconds
+        return True
+
+    def _recover(self, shares: list[Share], outcome: Decoded) -> None:
         self.scheduler.undo(shares)
         if outcome is Decoded.NO_ROOM and not self.scheduler.make_room():
             self._fail(self._answers[shares[0].sequence].run, DecodeFailed("the KV cache is full"))
-        return False
 
     def _do_operations(self) -> None:
         for operation in self.scheduler.operations:
             match operation:
+                case Copy(source, target, end):
+                    self.backend.copy(source, target, end)
                 case Remove(seq_id, start):
                     self.backend.remove(seq_id, start)
         self.scheduler.operations.clear()
 
     def _sample(self, shares: list[Share]) -> None:
-        row = 0
+        began, row = self._clock(), 0
         for share in shares:
             row += share.count
-            kept = [self._next_token(self._answers[share.sequence], row - 1)] if share.n_outputs else []
+            answer = self._answers[share.sequence]
+            kept: list[int] = []
+            if share.n_outputs:
+                kept = answer.sample(self.backend, row - share.n_outputs, share.draft)
+                answer.first_at = answer.first_at if answer.first_at is not None else self._clock()
+                self.meter.answers_total += 1
             self.scheduler.commit(share, kept)
+        seconds = self._clock() - began
+        self.meter.sample_s_total += seconds
+        self.meter.other_s_total -= seconds
 
-    def _next_token(self, answer: Answer, row: int) -> int:
-        sequence = answer.sequence
-        token = answer.sampler.sample(row)
-        answer.unshown_tokens += 1
-        if answer.first_at is None:
-            answer.first_at = self._clock()
-        if self.backend.is_end(token):
-            answer.reason = "stop"
-            return token
-        answer.shown.append(answer.text.push(self.backend.piece(token)))
-        if answer.text.stop_text is not None:
-            answer.reason = "stop"
-        elif len(sequence.tokens) + 1 >= sequence.limit:
-            answer.reason = "length"
-        return token
+    # -- output goes out -----------------------------------------------------------------------------------------
 
     def _emit(self, shares: list[Share]) -> None:
         for share in shares:
-            answer = self._answers.get(share.sequence)
-            if answer is None or not share.n_outputs:
-                continue
-            if answer.reason is not None:
-                self._end(answer, answer.reason)
-            else:
-                self._show(answer)
+            if share.n_outputs:
+                answer = self._answers[share.sequence]
+                if answer.reason is not None:
+                    self._end(answer, answer.reason)
+                else:
+                    self._show(answer)
 
     def _show(self, answer: Answer) -> None:
-        text = "".join(answer.shown)
-        answer.shown.clear()
-        if text or answer.logprobs:
-            piece = Piece(
-                index=answer.sequence.index, text=text, tokens=answer.unshown_tokens, logprobs=tuple(answer.logprobs)
-            )
-            answer.unshown_tokens, answer.logprobs = 0, []
+        if (piece := answer.take_piece()) is not None:
             answer.run.emit(piece)
 
     def _end(self, answer: Answer, reason: FinishReason) -> None:
-        answer.reason = reason
-        answer.shown.append(answer.text.finish())
+        answer.finish(reason)
         self._show(answer)
         answer.run.emit(Finished(index=answer.sequence.index, reason=reason, stop_text=answer.text.stop_text))
         self._drop(answer)
-        answer.ended = True
-        if all(other.ended for other in answer.run.answers):
+        if all(other.reason is not None for other in answer.run.answers):
             self._complete(answer.run)
 
     def _complete(self, run: Run) -> None:
@@ -291,16 +298,18 @@ class Engine:
         sequences = [answer.sequence for answer in run.answers]
         usage = Usage(
             prompt_tokens=sequences[0].n_prompt,
-            completion_tokens=sum(len(sequence.tokens) - sequence.n_prompt for sequence in sequences),
+            completion_tokens=sum(sequence.n_answer for sequence in sequences),
             cached_tokens=sequences[0].cached,
         )
+        self.meter.prompt_tokens_total += usage.prompt_tokens
+        self.meter.cached_tokens_total += usage.cached_tokens
+        self.meter.completion_tokens_total += usage.completion_tokens
         run.emit(Done(usage=usage, timings=self._timings(run)))
 
     def _timings(self, run: Run) -> Timings:
         now = self._clock()
         admitted = run.admitted_at if run.admitted_at is not None else now
-        firsts = [answer.first_at for answer in run.answers if answer.first_at is not None]
-        first = min(firsts, default=now)
+        first = min((answer.first_at for answer in run.answers if answer.first_at is not None), default=now)
         return Timings(
             queue_s=admitted - run.submitted_at,
             prefill_s=first - admitted,
@@ -309,23 +318,23 @@ class Engine:
         )
 
     def _fail(self, run: Run, error: LocalLLMError) -> None:
-        if run.over:
-            return
-        run.over = True
-        self._runs.pop(run.request_id, None)
-        for answer in run.answers:
-            self._drop(answer)
-        run.emit(error)
+        if not run.over:
+            run.over = True
+            self._runs.pop(run.request_id, None)
+            for answer in run.answers:
+                self._drop(answer)
+            run.emit(error)
 
     def _drop(self, answer: Answer) -> None:
         if self._answers.pop(answer.sequence, None) is not None:
             self.scheduler.release(answer.sequence)
             answer.sampler.close()
 
-    def _slot(self, sequence: Sequence) -> SlotStatus:
+    @staticmethod
+    def _slot(sequence: Sequence) -> SlotStatus:
         return SlotStatus(
             request_id=sequence.request_id,
-            state="queued" if sequence.seq_id < 0 else "decode" if sequence.decoding else "prefill",
+            state="queued" if sequence.seq_id < 0 else "decode" if sequence.n_answer else "prefill",
             prompt_tokens=sequence.n_prompt,
-            completion_tokens=len(sequence.tokens) - sequence.n_prompt,
+            completion_tokens=sequence.n_answer,
         )

@@ -2,38 +2,69 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from attrs import define, field, frozen
 
+from .cells import Cells
+from .cost import CostModel
+from .prefix import PrefixTree, common_length
 from .sequence import Sequence
+from .speculation import Speculator
+
+LEAST_SHARED = 16
+"""Fewer tokens than this are sooner computed than kept, found and copied."""
+LEAST_CHUNK = 16
+"""Rows of prefill a step does at least; smaller chunks would waste the weights they pull through the caches."""
+FEW_FORCED = 64
+"""Uncomputed tokens up to which an answer that already runs counts as running on, not as resuming."""
 
 
 @frozen(kw_only=True)
 class Limits:
-    """What the backend can hold and how much one step may do."""
+    """What the backend can hold, and how long one step may take."""
 
     n_slots: int
+    n_sequences: int
     n_cells: int
     n_batch: int
     n_outputs: int
+    shares_prefixes: bool = True
+    rewinds: bool = True
     max_queue: int = 64
+    gap_s: float = 0.08
+    """How long a step may take while answers run: their longest gap between two tokens."""
+    quiet_s: float = 0.5
+    """How long a step may take while none runs: how late a newcomer or a cancellation is seen."""
+    cached_share: float = 0.75
+    """Part of the cells that idle prefixes may keep."""
+    fixed_chunk: bool = False
+    """Always the same chunk of prefill, whatever was measured: repeatable steps."""
 
 
 @frozen
 class Share:
-    """One sequence's rows of a step: `count` tokens from `start`, the last `n_outputs` of them with logits."""
+    """One sequence's rows of a step: its tokens from `start`, then `draft`; the last `n_outputs` get logits."""
 
     sequence: Sequence
     start: int
-    count: int
+    tokens: list[int]
+    draft: list[int]
     n_outputs: int
 
     @property
-    def tokens(self) -> list[int]:
-        """The tokens to compute: the sequence's own, then its draft."""
-        own = self.sequence.tokens[self.start : self.start + self.count]
-        return own + self.sequence.draft[: self.count - len(own)]
+    def count(self) -> int:
+        """Rows of the step."""
+        return len(self.tokens) + len(self.draft)
+
+
+@frozen
+class Copy:
+    """Hand the first `end` cells of a sequence to an empty one."""
+
+    source: int
+    target: int
+    end: int
 
 
 @frozen
@@ -46,14 +77,33 @@ class Remove:
 
 @define
 class Scheduler:
-    """The waiting line and the running sequences. First come, first admitted; a step serves all who run."""
+    """The waiting line, the running sequences, and the prefixes that ended ones left behind.
+
+    First come, first admitted. A step serves every answer that runs one row at least, and gives prefill what is left
+    of its time.
+    """
 
     limits: Limits
+    cost: CostModel = field(factory=CostModel)
+    speculator: Speculator | None = None
     waiting: deque[Sequence] = field(factory=deque)
     running: list[Sequence] = field(factory=list)
-    operations: list[Remove] = field(factory=list)
+    operations: list[Copy | Remove] = field(factory=list)
     """KV work that must be done before the next decode, in order."""
+    cells: Cells = field(init=False)
+    evictions: int = 0
+    preemptions: int = 0
+    _tree: PrefixTree = field(factory=PrefixTree)
+    _idle: OrderedDict[int, None] = field(factory=OrderedDict)
+    """Sequences kept for their prefixes, the least recently used first."""
+    _free: list[int] = field(init=False)
+    _leaders: dict[Sequence, tuple[Sequence, int]] = field(factory=dict)
+    """Who waits for whom to have computed how many tokens that both begin with."""
     _arrivals: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.cells = Cells(self.limits.n_cells)
+        self._free = list(range(self.limits.n_sequences))
 
     @property
     def full(self) -> bool:
@@ -61,14 +111,9 @@ class Scheduler:
         return len(self.waiting) >= self.limits.max_queue
 
     @property
-    def idle(self) -> bool:
-        """Whether there is nothing to schedule."""
-        return not (self.waiting or self.running)
-
-    @property
-    def cells_used(self) -> int:
-        """KV cells that running sequences hold."""
-        return sum(sequence.computed for sequence in self.running)
+    def idle_cells(self) -> int:
+        """Cells that no running sequence needs."""
+        return self.cells.used - self.cells.held_by(sequence.seq_id for sequence in self.running)
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence at the end of the line."""
@@ -79,65 +124,236 @@ class Scheduler:
     def schedule(self) -> list[Share]:
         """The shares of the next step, and the `operations` to do first."""
         self._admit()
-        shares, rows = [], 0
-        for sequence in self.running:
-            if sequence.decoding:
-                shares.append(Share(sequence, sequence.computed, 1, 1))
-                rows += 1
-        budget = self.limits.n_batch - rows
-        for sequence in self.running:
-            if not sequence.decoding and budget > 0:
-                count = min(sequence.uncomputed, budget)
-                last = count == sequence.uncomputed
-                shares.append(Share(sequence, sequence.computed, count, int(last)))
-                budget -= count
-        return self._that_fit(shares)
+        ready = [sequence for sequence in self.running if not self._follows(sequence)]
+        answering = [sequence for sequence in ready if self._answers(sequence)]
+        prompts = [sequence for sequence in ready if not self._answers(sequence)]
+        self._draft(answering, prompts)
+        shares = [self._share(sequence, sequence.uncomputed) for sequence in answering]
+        shares = self._within_batch(shares)
+        shares += self._prefill(prompts, shares)
+        return self._within_cells(shares)
 
     def commit(self, share: Share, kept: list[int]) -> None:
-        """Note what a step computed and which tokens were sampled from it."""
+        """Note what a step computed, and which tokens were sampled from it: of the draft those that agree, one more."""
         sequence = share.sequence
-        sequence.computed = share.start + share.count
+        agreed = common_length(share.draft, kept)
+        sequence.computed = share.start + len(share.tokens) + agreed
+        self.cells.append(sequence.seq_id, share.count)
+        if agreed < len(share.draft):
+            self._remove(sequence.seq_id, sequence.computed)
+        if self.speculator is not None and share.n_outputs:
+            self.speculator.learn(sequence, kept)
+        if sequence.share and self._tree.length(sequence.seq_id) < sequence.n_prompt:
+            self._tree.put(sequence.seq_id, sequence.tokens[: min(sequence.computed, sequence.n_prompt)])
         sequence.tokens.extend(kept)
+        sequence.draft = []
 
     def release(self, sequence: Sequence) -> None:
-        """Forget a sequence that ended or was cancelled, in whichever phase it is."""
+        """Let go of a sequence that ended or was cancelled, in whichever phase it is; its prefix may stay."""
+        if self.speculator is not None:
+            self.speculator.forget(sequence, remember=sequence.share)
+        self._leaders.pop(sequence, None)
         if sequence in self.running:
-            self.running.remove(sequence)
-            self.operations.append(Remove(sequence.seq_id, 0))
-            sequence.seq_id = -1
+            self._stop(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
     def make_room(self) -> bool:
-        """After a decode found no cells: stop the sequence that came last; it resumes when there is room."""
+        """After a decode found no cells: drop an idle prefix, or stop the sequence that came last for a while."""
+        if self._evict():
+            return True
         if len(self.running) < 2:
             return False
-        self._preempt(max(self.running, key=lambda sequence: sequence.order))
+        sequence = max(self.running, key=lambda sequence: sequence.order)
+        self.preemptions += 1
+        self._leaders.pop(sequence, None)
+        self._stop(sequence)
+        sequence.computed, sequence.draft, sequence.resumed = 0, [], True
+        self.waiting.appendleft(sequence)
+        self._evict()
         return True
 
     def undo(self, shares: list[Share]) -> None:
         """After a decode that did not count: drop what it may have written."""
         for share in shares:
-            if share.sequence.seq_id >= 0:
-                self.operations.append(Remove(share.sequence.seq_id, share.start))
+            sequence = share.sequence
+            sequence.draft = []
+            if sequence.seq_id >= 0:
+                if not self.limits.rewinds:
+                    sequence.computed = 0
+                self._remove(sequence.seq_id, sequence.computed)
+
+    # -- admission -----------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        taken = {sequence.seq_id for sequence in self.running}
-        free = [seq_id for seq_id in range(self.limits.n_slots) if seq_id not in taken]
-        room = self.limits.n_cells - sum(len(sequence.tokens) for sequence in self.running)
-        while self.waiting and free and len(self.waiting[0].tokens) <= room:
-            sequence = self.waiting.popleft()
-            sequence.seq_id, sequence.admitted = free.pop(0), True
+        while self.waiting and len(self.running) < self.limits.n_slots:
+            sequence = self.waiting[0]
+            if not self._has_room(sequence):
+                return
+            self.waiting.popleft()
+            sequence.seq_id = self._take_id()
             self.running.append(sequence)
-            room -= len(sequence.tokens)
+            self._find_prefix(sequence)
 
-    def _that_fit(self, shares: list[Share]) -> list[Share]:
-        while sum(share.count for share in shares) > self.limits.n_cells - self.cells_used and self.make_room():
+    def _has_room(self, sequence: Sequence) -> bool:
+        """Whether it fits beside those that run, were every other idle prefix dropped; alone everybody fits."""
+        if not self.running:
+            return True
+        match = self._match(sequence)
+        source, shared = match if match is not None else (-1, 0)
+        held = self.cells.held_by([source, *(other.seq_id for other in self.running)])
+        promised = sum(other.uncomputed + LEAST_CHUNK for other in self.running)
+        return held + promised + sequence.uncomputed - shared + LEAST_CHUNK <= self.limits.n_cells
+
+    def _take_id(self) -> int:
+        if not self._free:
+            self._evict()
+        return self._free.pop(0)
+
+    def _match(self, sequence: Sequence) -> tuple[int, int] | None:
+        """Whose cells the sequence could begin with, and how many; the last token is always computed anew."""
+        if not (sequence.share and self.limits.shares_prefixes):
+            return None
+        match = self._tree.longest(sequence.tokens[:-1])
+        return (match.seq_id, match.length) if match and match.length >= LEAST_SHARED else None
+
+    def _find_prefix(self, sequence: Sequence) -> None:
+        """Take over what is computed already, or wait for a running prompt that begins with more of the same."""
+        match = self._match(sequence)
+        have = match[1] if match else 0
+        leader, common = self._best_leader(sequence)
+        if leader is not None and common >= max(have, leader.computed) + LEAST_SHARED:
+            self._leaders[sequence] = (leader, common)
+        elif match is not None:
+            self._take_over(sequence, *match)
+
+    def _best_leader(self, sequence: Sequence) -> tuple[Sequence | None, int]:
+        """The running prompt that begins with most of the same, of those that are not computed yet."""
+        best: tuple[Sequence | None, int] = (None, 0)
+        if sequence.share and self.limits.shares_prefixes:
+            for other in self.running:
+                if other is not sequence and other.share and other.computed < other.n_prompt:
+                    common = common_length(sequence.tokens[:-1], other.tokens[: other.n_prompt])
+                    best = (other, common) if common > best[1] else best
+        return best
+
+    def _take_over(self, sequence: Sequence, source: int, length: int) -> None:
+        self.operations.append(Copy(source, sequence.seq_id, length))
+        self.cells.share(source, sequence.seq_id, length)
+        sequence.computed = length
+        if not sequence.resumed:
+            sequence.cached = length
+        if source in self._idle:
+            self._idle.move_to_end(source)
+
+    def _follows(self, sequence: Sequence) -> bool:
+        """Whether it still waits for a leader; takes over the prefix once that is there."""
+        if sequence not in self._leaders:
+            return False
+        leader, common = self._leaders[sequence]
+        if leader.seq_id >= 0 and leader in self.running and leader.computed < common:
+            return True
+        del self._leaders[sequence]
+        self._find_prefix(sequence)
+        return sequence in self._leaders
+
+    # -- the step ------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _answers(sequence: Sequence) -> bool:
+        """Whether its answer runs on with this step, rather than its prompt being computed."""
+        return sequence.uncomputed == 1 or (sequence.n_answer > 0 and sequence.uncomputed <= FEW_FORCED)
+
+    def _draft(self, answering: list[Sequence], prompts: list[Sequence]) -> None:
+        if self.speculator is None or not self.limits.rewinds:
+            return
+        able = [sequence for sequence in answering if sequence.uncomputed == 1]
+        room = min(self.limits.n_outputs, self.limits.n_batch) - len(answering)
+        room = min(room, self.cells.free + self.idle_cells - len(answering))
+        # beside prompts a row more is a row less for them, and guesses are worth less than that
+        self.speculator.propose(able, 0 if prompts else max(room, 0))
+
+    def _share(self, sequence: Sequence, count: int) -> Share:
+        start = sequence.computed
+        tokens = sequence.tokens[start : start + count]
+        complete = start + count == len(sequence.tokens)
+        draft = list(sequence.draft) if complete else []
+        return Share(sequence, start, tokens, draft, 1 + len(draft) if complete else 0)
+
+    def _within_batch(self, shares: list[Share]) -> list[Share]:
+        rows = outputs = 0
+        fitting = []
+        for share in shares:
+            if rows + share.count <= self.limits.n_batch and outputs + share.n_outputs <= self.limits.n_outputs:
+                fitting.append(share)
+                rows, outputs = rows + share.count, outputs + share.n_outputs
+        return fitting
+
+    def _prefill(self, prompts: list[Sequence], others: list[Share]) -> list[Share]:
+        """Chunks of prompts: half the rows to who came first, so that all get on; the rest to who needs least."""
+        if not prompts:
+            return []
+        busy = sum(share.count for share in others)
+        rows = self._budget(busy) - busy
+        outputs = self.limits.n_outputs - sum(share.n_outputs for share in others)
+        first = min(prompts, key=lambda sequence: sequence.order)
+        counts = dict.fromkeys(prompts, 0)
+        counts[first] = min(first.uncomputed, (rows + 1) // 2)
+        rows -= counts[first]
+        for sequence in sorted(prompts, key=lambda sequence: sequence.uncomputed):
+            more = min(sequence.uncomputed - counts[sequence], rows)
+            counts[sequence] += more
+            rows -= more
+        chunks = [self._share(sequence, count) for sequence, count in counts.items() if count]
+        return [chunk for i, chunk in enumerate(chunks) if not chunk.n_outputs or i < outputs]
+
+    def _budget(self, busy: int) -> int:
+        """Rows of a step in which `busy` rows belong to running answers."""
+        limits = self.limits
+        if limits.fixed_chunk:
+            return limits.n_batch
+        if not busy:
+            return self.cost.rows_within(limits.quiet_s, least=min(64, limits.n_batch), most=limits.n_batch)
+        gap = max(limits.gap_s, 3 * self.cost.seconds(busy))
+        return self.cost.rows_within(gap, least=min(busy + LEAST_CHUNK, limits.n_batch), most=limits.n_batch)
+
+    def _within_cells(self, shares: list[Share]) -> list[Share]:
+        while sum(share.count for share in shares) > self.cells.free and self.make_room():
             shares = [share for share in shares if share.sequence.seq_id >= 0]
         return shares
 
-    def _preempt(self, sequence: Sequence) -> None:
+    # -- cells ---------------------------------------------------------------------------------------------------
+
+    def _stop(self, sequence: Sequence) -> None:
+        """Take a sequence off the running ones; keep its cells as an idle prefix where that may be of use."""
         self.running.remove(sequence)
-        self.operations.append(Remove(sequence.seq_id, 0))
-        sequence.seq_id, sequence.computed, sequence.draft = -1, 0, []
-        self.waiting.appendleft(sequence)
+        seq_id, sequence.seq_id = sequence.seq_id, -1
+        keep = sequence.share and self.limits.shares_prefixes and sequence.computed >= LEAST_SHARED
+        if not keep:
+            self._forget(seq_id)
+            return
+        self._tree.put(seq_id, sequence.tokens[: sequence.computed])
+        self._idle[seq_id] = None
+        for other in self._tree.covered(seq_id):
+            if other in self._idle:
+                self._forget(other)
+        while self.idle_cells > self.limits.cached_share * self.limits.n_cells and self._evict():
+            pass
+
+    def _evict(self) -> bool:
+        """Drop the idle prefix that was not used for longest."""
+        if not self._idle:
+            return False
+        self.evictions += 1
+        self._forget(next(iter(self._idle)))
+        return True
+
+    def _forget(self, seq_id: int) -> None:
+        self._idle.pop(seq_id, None)
+        self._tree.drop(seq_id)
+        self._remove(seq_id, 0)
+        self._free.append(seq_id)
+
+    def _remove(self, seq_id: int, start: int) -> None:
+        self.operations.append(Remove(seq_id, start))
+        self.cells.cut(seq_id, start)

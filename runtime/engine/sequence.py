@@ -27,18 +27,18 @@ class Sequence:
     """The backend's sequence while it runs, else -1."""
     computed: int = 0
     cached: int = 0
-    """Prompt tokens that came from the cache when it was first admitted."""
+    """Prompt tokens that came from the cache and were not computed for it."""
     draft: list[int] = field(factory=list)
     """Guessed continuation that the running step verifies."""
     order: int = 0
     """Place in the line of arrival."""
-    admitted: bool = False
-    """Whether it has ever run."""
+    resumed: bool = False
+    """Whether it was stopped for want of cells and runs a second time."""
 
     @property
-    def decoding(self) -> bool:
-        """Whether only the token sampled last is left to compute."""
-        return self.seq_id >= 0 and len(self.tokens) > self.n_prompt and self.computed == len(self.tokens) - 1
+    def n_answer(self) -> int:
+        """Tokens of the answer so far."""
+        return len(self.tokens) - self.n_prompt
 
     @property
     def uncomputed(self) -> int:
