@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from contextlib import aclosing
@@ -70,6 +69,8 @@ async def apply(plan: Apply, ctx: Context) -> Events:
 
     Raises StalePlan, naming what has changed, before anything runs.
     """
+    import asyncio
+
     from .dispatch import dispatch
 
     saved = await asyncio.to_thread(read_saved, plan.file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
@@ -68,6 +67,8 @@ async def latency(plan: BenchLatency, ctx: Context) -> Events:
 @previewed(preview_bench)
 async def throughput(plan: BenchThroughput, ctx: Context) -> Events:
     """Clients that ask at the same time, each a question of its own; tokens a second over the whole run."""
+    import asyncio
+
     async with _asker(plan, ctx) as (ask, where):
         yield Progress(stage="warming up")
         await ask(LATENCY_QUESTION, 1)

