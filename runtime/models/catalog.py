@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -136,6 +135,8 @@ class Catalog:
         return None
 
     def _nearest(self, name: str) -> str | None:
+        import difflib  # only a name that is not found needs it
+
         known = [*self._available, *(alias for entry in self.loadable for alias in entry.aliases)]
         close = difflib.get_close_matches(name, known[:1000], n=1, cutoff=0.75)
         return f"did you mean `{close[0]}`?" if close else None

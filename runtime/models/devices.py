@@ -8,82 +8,44 @@ show a second, empty registry.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from attrs import asdict, frozen
+from attrs import asdict
 
 from ...errors import RuntimeFailed
+from .device import (
+    Device,
+    DeviceType,
+    cpu_device,
+    devices_to_offload_to,
+    library_folder,
+    probe_devices,
+)
 from .machine import memory_limits
 
-DeviceType = Literal["cpu", "gpu", "igpu", "accelerator", "meta"]
+__all__ = [
+    "Device",
+    "DeviceType",
+    "add_rpc_server",
+    "cpu_device",
+    "devices_to_offload_to",
+    "library_folder",
+    "list_devices",
+    "probe_devices",
+    "serve_rpc",
+]
+
 TYPES: Final[tuple[DeviceType, ...]] = ("cpu", "gpu", "igpu", "accelerator", "meta")
 """By `enum ggml_backend_dev_type`."""
-NOT_OF_THIS_MACHINE: Final = ("libggml.", "libggml-base", "libggml-cpu", "libggml-rpc", "libggml-blas")
-PROBE_TIMEOUT_S: Final = 20.0
-
-
-@frozen(kw_only=True)
-class Device:
-    """Something llama.cpp computes on; free memory is of the moment it was asked for."""
-
-    name: str
-    description: str
-    type: DeviceType
-    free_bytes: int
-    total_bytes: int
-
-    @property
-    def takes_layers(self) -> bool:
-        """Whether llama.cpp puts layers on it when told to offload."""
-        return self.type in ("gpu", "igpu")
 
 
 def list_devices() -> list[Device]:
     """Every device of the registry, in its order. Starts the GPU's driver in this process; `probe_devices` does not."""
     library = _ggml()
     return [_device(library, handle) for handle in _handles(library)]
-
-
-def probe_devices(timeout_s: float = PROBE_TIMEOUT_S) -> list[Device]:
-    """Like `list_devices`, but no driver is started in this process, and none that hangs or dies is waited for.
-
-    A build without GPU libraries has the CPU alone, and needs no child process to say so. Raises RuntimeFailed.
-    """
-    if not _has_gpu_libraries():
-        return [cpu_device()]
-    import subprocess  # only where there is a driver to ask: a dry run without one starts faster
-
-    command = [sys.executable, "-m", "localllm.runtime.models.devices"]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=True, stdin=subprocess.DEVNULL)
-        return [Device(**row) for row in json.loads(done.stdout.splitlines()[-1])]
-    except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
-        hint = "`localllm doctor` looks closer; `--gpu-layers 0` does without"
-        raise RuntimeFailed("the GPU's driver does not answer", hint=hint, reason=type(error).__name__) from error
-
-
-def cpu_device() -> Device:
-    """The CPU with the memory this process may use; ggml itself tells the whole machine's as free."""
-    memory = memory_limits()
-    return Device(
-        name="CPU",
-        description="CPU",
-        type="cpu",
-        free_bytes=memory.available_bytes,
-        total_bytes=memory.total_bytes,
-    )
-
-
-def devices_to_offload_to(devices: Sequence[Device]) -> list[Device]:
-    """The devices llama.cpp splits layers over: the GPUs, and integrated ones only where there is no other."""
-    gpus = [device for device in devices if device.type == "gpu"]
-    return gpus or [device for device in devices if device.type == "igpu"][:1]
 
 
 def add_rpc_server(endpoint: str) -> list[Device]:
@@ -136,14 +98,6 @@ def serve_rpc(endpoint: str, n_threads: int = 1) -> None:
     start(endpoint.encode(), None, n_threads, 1, (ctypes.c_void_p * 1)(cpu))
 
 
-def library_folder() -> Path:
-    """Where the libraries of `llama_cpp` lie. Raises RuntimeFailed where the package is missing."""
-    spec = importlib.util.find_spec("llama_cpp")
-    if spec is None or spec.origin is None:
-        raise RuntimeFailed("llama-cpp-python is not installed", hint="`make setup` installs it")
-    return Path(spec.origin).parent / "lib"
-
-
 @cache
 def _library(name: str) -> ctypes.CDLL | None:
     folder = library_folder()
@@ -190,11 +144,6 @@ def _memory(library: ctypes.CDLL, handle: ctypes.c_void_p) -> tuple[int, int]:
     function.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)]
     function(handle, ctypes.byref(free), ctypes.byref(total))
     return free.value, total.value
-
-
-def _has_gpu_libraries() -> bool:
-    names = [path.name for path in library_folder().glob("libggml*")]
-    return any(not name.startswith(NOT_OF_THIS_MACHINE) for name in names)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from attrs import asdict, frozen
 
-from .devices import Device, devices_to_offload_to
+from .device import Device, devices_to_offload_to
 from .shape import ModelShape
 
 CELL_STEP: Final = 256

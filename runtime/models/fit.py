@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from attrs import asdict, evolve, frozen
 
-from .devices import Device, devices_to_offload_to
+from .device import Device, devices_to_offload_to
 from .estimate import Estimate, Sizing, estimate
 from .shape import ModelShape
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from attrs import frozen
 
@@ -31,5 +31,5 @@ class KnownModel:
 @cache
 def known_models() -> dict[str, KnownModel]:
     """The pull table, by name."""
-    text = resources.files(__package__).joinpath("known.toml").read_text("utf-8")
+    text = Path(__file__).with_name("known.toml").read_text("utf-8")
     return {name: KnownModel(name=name, **row) for name, row in tomllib.loads(text).items()}

@@ -5,7 +5,6 @@ Every reader takes `root`, under which `/proc` and `/sys` lie, so that tests can
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Iterable
@@ -151,6 +150,8 @@ def _text(path: Path) -> str | None:
 
 
 def _sysctl(name: str) -> int | None:
+    import ctypes
+
     value, size = ctypes.c_int64(0), ctypes.c_size_t(8)
     failed = ctypes.CDLL(None).sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
     return None if failed else value.value

@@ -14,7 +14,7 @@ from attrs import define, evolve, field, frozen
 
 from ...errors import BadInput, OutOfMemory
 from ..types import LoadSpec
-from .devices import Device, devices_to_offload_to
+from .device import Device, devices_to_offload_to
 from .estimate import Estimate, Sizing, estimate
 from .fit import Alternative, alternatives, auto_layers, context_that_fits, pool_cells
 from .header import GGUFHeader

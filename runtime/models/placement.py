@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..types import LoadSpec
-from .devices import list_devices, probe_devices
+from .device import Device, probe_devices
 from .gguf import read_header
 from .machine import cpu_limits
 from .parameters import LoadParameters, load_parameters
@@ -22,5 +22,10 @@ def parameters_here(spec: LoadSpec, *, given: Collection[str] | None = None, pro
     starts no GPU driver here and leaves nothing behind, so a dry run may call it.
     """
     headers = [read_header(path, exact=not probe) for path in sibling_parts(spec.path)]
-    devices = probe_devices() if probe else list_devices()
-    return load_parameters(spec, headers, devices, cpu_limits(), given=given)
+    return load_parameters(spec, headers, probe_devices() if probe else _own_devices(), cpu_limits(), given=given)
+
+
+def _own_devices() -> list[Device]:
+    from .devices import list_devices  # opens llama.cpp's libraries, which a dry run leaves alone
+
+    return list_devices()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
@@ -27,7 +26,7 @@ class Profile:
 @cache
 def profiles() -> dict[str, Profile]:
     """Every profile by name, in the file's order."""
-    text = resources.files(__package__).joinpath("profiles.toml").read_text("utf-8")
+    text = Path(__file__).with_name("profiles.toml").read_text("utf-8")
     found = {}
     for name, row in tomllib.loads(text).items():
         description = str(row.pop("description"))
@@ -41,6 +40,8 @@ def profile_named(name: str | None) -> Profile:
     wanted = name or DEFAULT_PROFILE
     if wanted in known:
         return known[wanted]
+    import difflib  # only a name that does not exist needs it
+
     close = difflib.get_close_matches(wanted, known, n=1)
     hint = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(f'`{each}`' for each in known)}"
     raise BadInput(f"there is no profile `{wanted}`", hint=hint, param="profile", available=list(known))
