@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from .backend import Backend, LogLine, open_backend
-from .conversation.templates import ChatTemplate
 from .engine.engine import Engine
 from .messages import Loaded
-from .prompt import Prompts
 from .protocol import LoadProgress
 from .types import LoadSpec
+
+if TYPE_CHECKING:
+    from .prompt import Prompts
 
 _NO_QUEUE_LIMIT = 1 << 20  # the pool bounds the queue, before a prompt is even sent
 
@@ -28,7 +32,12 @@ class Assembled:
 
 def assemble(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> Assembled:
     """Load the model. Raises ModelLoadFailed, OutOfMemory, Unsupported, BadInput for a template that does not work."""
+    # Jinja's import takes as long as a small model's load, which is native and leaves Python free.
+    threading.Thread(target=importlib.import_module, args=(f"{__package__}.conversation.templates",)).start()
     backend = open_backend(spec, on_progress, on_log)
+    from .conversation.templates import ChatTemplate
+    from .prompt import Prompts
+
     info = backend.info
     template = ChatTemplate.choose(
         info.metadata,

@@ -1,0 +1,155 @@
+"""The pool with llama.cpp and the real model: failures of a load, memory, swaps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from localllm.errors import ModelLoadFailed, OutOfMemory, RuntimeFailed, WorkerDied
+from localllm.runtime.pool import LocalRuntime
+from localllm.runtime.residency import Limits
+from localllm.runtime.types import Done, GenerateRequest, LoadSpec, Output, Piece, Sampling
+
+pytestmark = pytest.mark.model
+NUMBERS = count()
+LARGE = 2**31 - 1
+
+
+def spec(path: Path, model_id: str = "m", **fields: Any) -> LoadSpec:
+    return LoadSpec(model_id=model_id, path=str(path), **{"n_ctx": 1024, "n_slots": 2, "n_threads": 1, **fields})
+
+
+def ask(text: str, max_tokens: int = 8) -> GenerateRequest:
+    return GenerateRequest(
+        request_id=f"request-{next(NUMBERS)}",
+        messages=({"role": "user", "content": text},),
+        sampling=Sampling(temperature=0),
+        max_tokens=max_tokens,
+    )
+
+
+def run(scenario: Callable[[LocalRuntime], Awaitable[None]], limits: Limits | None = None) -> None:
+    async def whole() -> None:
+        runtime = LocalRuntime(limits)
+        try:
+            await asyncio.wait_for(scenario(runtime), 60)
+        finally:
+            await runtime.aclose()
+
+    asyncio.run(whole())
+
+
+async def text_of(stream: AsyncIterator[Output]) -> str:
+    return "".join([output.text async for output in stream if isinstance(output, Piece)])
+
+
+async def begun(runtime: LocalRuntime, model_id: str = "m") -> Any:
+    stream = runtime.generate(model_id, ask("Write a very long story.", 900))
+    async for output in stream:
+        if isinstance(output, Piece):
+            break
+    return stream
+
+
+def test_failed_loads_leave_the_running_stream_and_the_next_load_alone(model_path: Path, tmp_path: Path) -> None:
+    noise = tmp_path / "noise.gguf"
+    noise.write_bytes(b"GGUF" + os.urandom(4096))
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(model_path.read_bytes()[:2_000_000])
+
+    async def scenario(runtime: LocalRuntime) -> None:
+        await runtime.load(spec(model_path))
+        stream = await begun(runtime)
+        for bad in (noise, cut, tmp_path / "absent.gguf"):
+            with pytest.raises(ModelLoadFailed) as caught:
+                await runtime.load(spec(bad, "bad"))
+            assert caught.value.message.strip()
+        with pytest.raises((OutOfMemory, ModelLoadFailed)) as too_large:
+            await runtime.load(spec(model_path, "large", n_ctx=LARGE))
+
+        assert "token" in too_large.value.message or "memory" in too_large.value.message
+        assert [model.model_id for model in runtime.loaded()] == ["m"]
+        assert isinstance(await anext(stream), Piece)
+        await stream.aclose()
+        assert (await runtime.load(spec(model_path, "good"))).state == "ready"
+
+    run(scenario)
+
+
+def test_a_gpu_that_is_not_there_is_said_in_the_warnings(model_path: Path) -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        model = await runtime.load(spec(model_path, gpu_layers=999))
+
+        if model.applied["gpu_layers"] == 0:
+            assert any("CPU" in warning for warning in model.warnings)
+        else:
+            assert not any("CPU" in warning for warning in model.warnings)
+
+    run(scenario)
+
+
+def test_a_killed_worker_is_replaced_and_answers_as_before(model_path: Path) -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        model = await runtime.load(spec(model_path))
+        before = await text_of(runtime.generate("m", ask("The capital of France is?")))
+        stream = await begun(runtime)
+        os.kill(model.pid or 0, signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            await text_of(stream)
+
+        assert await text_of(runtime.generate("m", ask("The capital of France is?"))) == before
+
+    run(scenario)
+
+
+def test_swapping_two_models_where_one_has_room_ends_each_worker(model_path: Path) -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        pids = []
+        for name in ("a", "b", "a"):
+            model = await runtime.load(spec(model_path, name))
+            pids.append(model.pid)
+            outputs = [output async for output in runtime.generate(name, ask("Hi", 2))]
+            assert isinstance(outputs[-1], Done)
+            assert [one.model_id for one in runtime.loaded()] == [name]
+
+        assert len(set(pids)) == 3
+        for pid in pids[:-1]:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid or 0, 0)
+
+    run(scenario, Limits(max_loaded=1))
+
+
+def test_a_force_unload_in_a_long_prefill_takes_no_time(model_path: Path) -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        await runtime.load(spec(model_path, n_ctx=8192))
+        prefill = asyncio.ensure_future(text_of(runtime.generate("m", ask("word " * 4000))))
+        await asyncio.sleep(0.5)
+        assert not prefill.done()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await runtime.unload("m", force=True)
+
+        assert loop.time() - began < 1.0
+        with pytest.raises(Exception, match="unloaded"):
+            await prefill
+
+    run(scenario)
+
+
+def test_a_native_abort_costs_one_error_and_names_the_signal(model_path: Path) -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        model = await runtime.load(spec(model_path))
+        stream = await begun(runtime)
+        os.kill(model.pid or 0, signal.SIGABRT)
+
+        with pytest.raises(RuntimeFailed, match="SIGABRT"):
+            await text_of(stream)
+
+    run(scenario)
