@@ -14,6 +14,7 @@ from attrs import evolve
 
 from ...errors import BadInput, Unsupported
 from ..types import Constraint
+from .calls import FORMATS
 from .tools import Function, ToolChoice, read_tool_choice
 
 if TYPE_CHECKING:
@@ -176,45 +177,10 @@ def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-# For each format: what opens all calls, what opens one, stands between name and arguments, closes one, stands between
-# two, and closes all.
-_SHAPES: dict[str, tuple[str, str, str, str, str, str]] = {
-    "hermes": ("", '<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>", "\n", ""),
-    "json": ("", '{"name": ', ', "arguments": ', "}", "; ", ""),
-    "llama3": ("", '{"name": ', ', "parameters": ', "}", "; ", ""),
-    "mistral": ("[TOOL_CALLS] [", '{"name": ', ', "arguments": ', "}", ", ", "]"),
-    "deepseek": (
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-        "\n```json\n",
-        "\n```<｜tool▁call▁end｜>",
-        "\n",
-        "<｜tool▁calls▁end｜>",
-    ),
-    "kimi": (
-        "<|tool_calls_section_begin|>",
-        "<|tool_call_begin|>functions.",
-        ":0<|tool_call_argument_begin|>",
-        "<|tool_call_end|>",
-        "",
-        "<|tool_calls_section_end|>",
-    ),
-    "function_xml": ("", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n", ""),
-}
-_TRIGGERS = {
-    "hermes": "<tool_call>",
-    "json": '{"name": ',
-    "llama3": '{"name": ',
-    "mistral": "[TOOL_CALLS]",
-    "deepseek": "<｜tool▁calls▁begin｜>",
-    "kimi": "<|tool_calls_section_begin|>",
-    "function_xml": "<tool_call>",
-}
-
-
 def call_grammar(tool_format: str, choice: ToolChoice, *, parallel: bool, start: str = "start") -> str:
     """The grammar of an answer that is one or more calls, each with the schema of its function."""
-    opening, _, _, _, between, closing = _SHAPES[tool_format]
+    shape = FORMATS[tool_format].shape
+    opening, between, closing = shape.opening, shape.between, shape.closing
     more = f" ({_literal(between)} call){MANY}" if between else f" call{MANY}"
     lines = [f"{start}: {_joined(opening)}call{more if parallel else ''}{_joined(closing, after=True)}"]
     return "\n".join([*lines, *_call_rules(tool_format, choice.functions, schemas=True)]) + "\n"
@@ -225,11 +191,12 @@ def triggered_grammar(tool_format: str, choice: ToolChoice, *, parallel: bool) -
 
     Arguments of functions that are not strict may be any JSON object.
     """
-    opening, call_open, _, _, between, closing = _SHAPES[tool_format]
-    trigger = _TRIGGERS[tool_format]
-    lead = opening + call_open
-    rest = lead.removeprefix(trigger) if not opening else ""
-    first = f"{_joined(rest)}named" if not opening else f"{_joined(opening.removeprefix(trigger))}call"
+    shape = FORMATS[tool_format].shape
+    opening, between, closing, trigger = shape.opening, shape.between, shape.closing, shape.trigger
+    if opening:
+        first = f"{_joined(opening.removeprefix(trigger))}call"
+    else:
+        first = f"{_joined(shape.call.removeprefix(trigger))}named"
     more = f" ({_literal(between)} call){MANY}" if between else f" call{MANY}"
     lines = [f"start: {first}{more if parallel else ''}{_joined(closing, after=True)}"]
     return trigger, "\n".join([*lines, *_call_rules(tool_format, choice.functions, schemas=False)]) + "\n"
@@ -242,12 +209,11 @@ def _joined(text: str, *, after: bool = False) -> str:
 
 
 def _call_rules(tool_format: str, functions: tuple[Function, ...], *, schemas: bool) -> list[str]:
-    _, call_open, middle, call_close, _, _ = _SHAPES[tool_format]
-    quoted = tool_format in ("hermes", "json", "llama3", "mistral")
-    rules = [f"call: {_literal(call_open)} named", "named: " + " | ".join(f"f{i}" for i in range(len(functions)))]
+    shape = FORMATS[tool_format].shape
+    rules = [f"call: {_literal(shape.call)} named", "named: " + " | ".join(f"f{i}" for i in range(len(functions)))]
     for i, function in enumerate(functions):
-        name = json.dumps(function.name) if quoted else function.name
-        rules.append(f"f{i}: {_literal(name + middle)} a{i} {_literal(call_close)}")
+        name = json.dumps(function.name) if shape.quoted else function.name
+        rules.append(f"f{i}: {_literal(name + shape.middle)} a{i} {_literal(shape.close)}")
         if tool_format == "function_xml":
             rules += _xml_rules(f"a{i}", function)
         else:

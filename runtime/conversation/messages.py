@@ -8,13 +8,16 @@ Content parts are joined by a line break. A missing content is an empty text.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from attrs import frozen
 
 from ...errors import BadInput
+from .calls import FORMATS, ToolFormat
 from .provenance import OTHER, Traced, joined
 
 PART_JOINER = "\n"
@@ -45,6 +48,8 @@ class Dialect:
     """Tools are handed to the template; else told in the system message."""
     tool_turns: bool = True
     """Calls and results are handed to the template; else written out as text."""
+    short_ids: bool = False
+    """Ids of calls are nine letters and digits."""
     system: Literal["own", "first", "folded"] = "own"
     """System messages as they come, all in one at the start, or in the first user turn."""
     merged: bool = False
@@ -183,62 +188,78 @@ def marked(value: Any, mark: int) -> Any:
     return value
 
 
-def spoken_in(dialect: Dialect, talk: Conversation) -> tuple[list[Message], list[Message] | None]:
+def spoken_in(
+    dialect: Dialect, talk: Conversation, form: ToolFormat = FORMATS["hermes"]
+) -> tuple[list[Message], list[Message] | None]:
     """The messages and the tools to give to a template that speaks this dialect."""
     messages: list[Message] = [dict(message) for message in talk.messages]
     if talk.continues and dialect.continued == "appended":
         messages = messages[:-1]
     if not dialect.tool_turns:
-        messages = [_as_text(message) for message in messages]
+        messages = [_as_text(message, form) for message in messages]
     if talk.tools and not dialect.tools:
-        messages = _with_system(messages, tools_as_text(talk.tools))
+        messages = _with_system(messages, tools_as_text(talk.tools, form))
     if dialect.system != "own":
         messages = _leading_system(messages)
     if dialect.system == "folded":
         messages = _folded(messages)
     if dialect.merged:
         messages = _merged(messages)
+    if dialect.short_ids:
+        messages = [_with_short_ids(message) for message in messages]
     messages = [_shaped(message, dialect) for message in messages]
     if talk.tools and dialect.tools:
         return messages, list(talk.tools)
     return messages, [] if dialect.empty_tools else None
 
 
-def tools_as_text(tools: Sequence[Message]) -> str:
-    """How tools are told to a model whose template has no place for them: the Hermes form."""
-    lines = [Traced(json.dumps(tool, ensure_ascii=False), TOOLS) for tool in tools]
+def tools_as_text(tools: Sequence[Message], form: ToolFormat) -> str:
+    """How tools are told to a model whose template has no place for them."""
+    shape = form.shape
+    name, arguments = ('"<function name>"' if shape.quoted else "<function name>"), "<arguments as a JSON object>"
+    example = f"{shape.opening}{shape.call}{name}{shape.middle}{arguments}{shape.close}{shape.closing}"
     return joined(
         "",
         [
-            "You may call functions to answer. These are their signatures, one a line, inside <tools></tools>:\n"
-            "<tools>\n",
-            joined("\n", lines),
-            "\n</tools>\nFor each call write a JSON object with the function's name and its arguments inside "
-            '<tool_call></tool_call>:\n<tool_call>\n{"name": <function name>, "arguments": <arguments object>}\n'
-            "</tool_call>",
+            "You may call functions to answer. These are their signatures, one a line:\n<tools>\n",
+            joined("\n", [Traced(json.dumps(tool, ensure_ascii=False), TOOLS) for tool in tools]),
+            f"\n</tools>\nTo call a function, write nothing but the call, in this form:\n{example}",
         ],
     )
 
 
-def call_as_text(call: Message) -> str:
-    """A call in the Hermes form."""
-    function = call["function"]
-    return joined(
-        "",
-        [
-            '<tool_call>\n{"name": ',
-            Traced(json.dumps(function["name"], ensure_ascii=False), CALLS),
-            ', "arguments": ',
-            function["arguments"],
-            "}\n</tool_call>",
-        ],
-    )
+def calls_as_text(calls: Sequence[Message], form: ToolFormat) -> str:
+    """Calls as a model of this format writes them."""
+    shape = form.shape
+    written: list[str] = []
+    for call in calls:
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        if shape.quoted:
+            name = Traced(json.dumps(name, ensure_ascii=False), CALLS)
+        if form.body == "xml":
+            arguments = _xml_arguments(arguments)
+        written.append(joined("", [shape.call, name, shape.middle, arguments, shape.close]))
+    return joined("", [shape.opening, joined(shape.between, written), shape.closing])
 
 
-def _as_text(message: Message) -> Message:
+def _xml_arguments(text: str) -> str:
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(values, dict):
+        return text
+    parts: list[str] = []
+    for key, value in values.items():
+        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        parts += ["<parameter=", Traced(key, CALLS), ">\n", Traced(shown, CALLS), "\n</parameter>\n"]
+    return joined("", parts)
+
+
+def _as_text(message: Message, form: ToolFormat) -> Message:
     if message.get("tool_calls"):
         parts = [message["content"]] if message["content"] else []
-        parts.extend(call_as_text(call) for call in message["tool_calls"])
+        parts.append(calls_as_text(message["tool_calls"], form))
         rest = {key: value for key, value in message.items() if key != "tool_calls"}
         return {**rest, "content": joined("\n", parts)}
     if message["role"] in ("tool", "function"):
@@ -287,6 +308,22 @@ def _merged(messages: list[Message]) -> list[Message]:
     return out
 
 
+def _with_short_ids(message: Message) -> Message:
+    out = dict(message)
+    if message.get("tool_call_id"):
+        out["tool_call_id"] = _short_id(message["tool_call_id"])
+    if message.get("tool_calls"):
+        out["tool_calls"] = [{**call, "id": _short_id(call.get("id", ""))} for call in message["tool_calls"]]
+    return out
+
+
+def _short_id(identity: str) -> str:
+    """Nine letters and digits that stand for the id; an id of that form stays."""
+    if re.fullmatch("[a-zA-Z0-9]{9}", identity):
+        return identity
+    return Traced(hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:9])
+
+
 def _shaped(message: Message, dialect: Dialect) -> Message:
     out = dict(message)
     content: Any = message["content"]
@@ -318,7 +355,7 @@ def repairs_for(talk: Conversation) -> list[dict[str, Any]]:
     turns = any(message.get("tool_calls") or message["role"] in ("tool", "function") for message in talk.messages)
     changes: list[dict[str, Any]] = []
     if any(message.get("tool_calls") for message in talk.messages):
-        changes += [{"null_content": False}, {"object_arguments": False}]
+        changes += [{"null_content": False}, {"object_arguments": False}, {"short_ids": True}]
     changes += [{"typed_content": True}, {"empty_tools": True}]
     if talk.continues:
         changes.append({"continued": "appended"})

@@ -19,6 +19,7 @@ import jinja2
 from attrs import define, evolve, field, frozen
 
 from ...errors import BadInput
+from .calls import FORMATS
 from .families import Family, catalogue, family_of_metadata, family_of_names, family_of_template, generic
 from .messages import (
     CALLS,
@@ -229,7 +230,7 @@ class ChatTemplate:
         return self._attempt(evolve(attempt.dialect, **change), talk, variables)
 
     def _attempt(self, dialect: Dialect, talk: Conversation, variables: dict[str, Any]) -> _Attempt:
-        messages, tools = spoken_in(dialect, talk)
+        messages, tools = spoken_in(dialect, talk, FORMATS[self.tool_format])
         appended = talk.continues and dialect.continued == "appended"
         given = {**variables, "messages": messages, "tools": tools}
         if talk.continues and not appended:
