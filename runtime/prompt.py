@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from attrs import define, field, frozen
 
 from ..errors import BadInput
 from .conversation.templates import ChatTemplate, Segment
-from .types import GenerateRequest
+from .conversation.turn import open_turn
+from .types import Constraint, GenerateRequest
 
 Tokenize = Callable[[str, bool], Sequence[int]]
 """Text to tokens without a beginning-of-text token; True reads control tokens in it, False takes them as text."""
@@ -24,6 +26,10 @@ class Prompt:
     notes: tuple[str, ...] = ()
     reasoning_open: str | None = None
     """The tag the prompt ends with, where the answer begins inside what the model thinks."""
+    reply: dict[str, Any] | None = None
+    """How to take the answer's text apart (`ReplyFormat.as_dict`)."""
+    constraint: Constraint | None = None
+    """The request's constraint with the form of its tool calls."""
 
 
 @define(kw_only=True)
@@ -45,17 +51,22 @@ class Prompts:
     def prompt(self, request: GenerateRequest) -> Prompt:
         """The request's prompt. Raises BadInput where it is empty or the template refuses it."""
         if request.prompt is None:
-            rendered = self.template.render(request.messages, tools=request.tools, options=request.template_options)
+            turn = open_turn(self.template, request)
+            rendered = turn.rendered
             prompt = Prompt(
                 tokens=self._with_bos(self._tokenize_segments(rendered.segments)),
                 stop=rendered.stop,
                 notes=rendered.notes,
                 reasoning_open=rendered.reasoning_open,
+                reply=turn.reply.as_dict(),
+                constraint=turn.constraint,
             )
         elif isinstance(request.prompt, str):
-            prompt = Prompt(tokens=self._with_bos(self.tokenize(_encodable(request.prompt), True)))
+            prompt = Prompt(
+                tokens=self._with_bos(self.tokenize(_encodable(request.prompt), True)), constraint=request.constraint
+            )
         else:
-            prompt = Prompt(tokens=list(request.prompt))
+            prompt = Prompt(tokens=list(request.prompt), constraint=request.constraint)
         if not prompt.tokens:
             raise BadInput("the prompt is empty", param="messages" if request.prompt is None else "prompt")
         return prompt

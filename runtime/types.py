@@ -136,6 +136,8 @@ class Started:
     """Repairs and warnings people should see, such as a folded system message."""
     reasoning_open: str | None = None
     """The tag the prompt ends with, where the answer begins inside what the model thinks."""
+    reply: dict[str, Any] | None = None
+    """How to take the answer's text apart (`ReplyFormat.as_dict`); None leaves it as it is."""
 
 
 @frozen(kw_only=True)

@@ -113,7 +113,7 @@ class Preparer:
             return
         prompt = self._prompts.prompt(request)
         work = Work(
-            request=request,
+            request=evolve(request, constraint=prompt.constraint),
             prompt_tokens=prompt.tokens,
             stop=(*request.stop, *prompt.stop),
             notes=prompt.notes,
@@ -277,7 +277,8 @@ class Worker:
         if type(output) is Done:
             del self._live[request_id]
         elif type(output) is Started:
-            output = evolve(output, reasoning_open=self._live[request_id].reasoning_open)
+            prompt = self._live[request_id]
+            output = evolve(output, reasoning_open=prompt.reasoning_open, reply=prompt.reply)
         self._pending.append((request_id, output))
 
     def _flush(self) -> None:
