@@ -97,7 +97,8 @@ def url_of(place: Place, bound: socket.socket) -> str:
 def _listen(place: Place, family: socket.AddressFamily, address: str, port: int) -> socket.socket:
     bound = None
     try:
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # the protocol must be named: asyncio turns Nagle's delay off only where it sees TCP, and a delay is 40 ms
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             # `::` takes IPv4 clients too
