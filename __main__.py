@@ -205,7 +205,9 @@ class _Stage:
 
             self.stdout.write(json.dumps({invocation.kind: text}) + "\n")
         else:
-            self.stdout.write(f"localllm {text}\n" if invocation.kind == "version" else text)
+            from .executors.terminal import write
+
+            write(self.stdout, f"localllm {text}\n" if invocation.kind == "version" else text)  # type: ignore[arg-type]
         self.stdout.flush()
         return 0
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import types
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import attrs
@@ -35,7 +36,7 @@ def load_plan(raw: Mapping[str, Any]) -> CommandPlan:
     if not isinstance(command, str) or command not in COMMANDS:
         raise _unknown_command(command)
     document = dict(raw)
-    found = problems(f"plan.{command}", document)
+    found = problems(f"plan.{command}", document) or _free_form_problems(command, document)
     if found:
         raise _invalid(found)
     del document["command"]
@@ -50,6 +51,37 @@ def load_plan(raw: Mapping[str, Any]) -> CommandPlan:
 def dump_plan(plan: CommandPlan) -> dict[str, Any]:
     """The plan as JSON values with `command` first and every default filled in; `load_plan` takes it back."""
     return {"command": plan.command, **_dump(plan)}
+
+
+def _free_form_problems(command: str, document: dict[str, Any]) -> list[Problem]:
+    """Values within free-form JSON that JSON cannot carry: a schema that allows anything cannot refuse them."""
+    return [problem for name in _free_form_fields(command) for problem in _no_json(document.get(name), f"$.{name}")]
+
+
+@cache
+def _free_form_fields(command: str) -> tuple[str, ...]:
+    cls = plan_class(command)
+    attrs.resolve_types(cls)
+    return tuple(field.name for field in attrs.fields(cls) if "typing.Any" in str(field.type))
+
+
+def _no_json(value: Any, path: str) -> Iterator[Problem]:
+    from ..schemas import Problem
+
+    if isinstance(value, dict):
+        for key, item in value.items():
+            step = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+            yield from _no_json(key, f"{path}{step}")
+            yield from _no_json(item, f"{path}{step}")
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _no_json(item, f"{path}[{position}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(path, f"{value} is not a number that JSON can carry")
+    elif isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        yield Problem(
+            path.encode("ascii", "backslashreplace").decode(), "holds an unpaired surrogate, which is no text"
+        )
 
 
 def _dump(value: Any) -> Any:

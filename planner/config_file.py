@@ -84,13 +84,13 @@ def _toml_fault(path: Path, text: str, message: str) -> ConfigInvalid:
 
 
 def _refuse_unknown(content: ConfigContent) -> None:
-    from .settings import _nearest, settings_table
+    from .settings import nearest_setting, settings_table
 
     table = settings_table()
     for key in content.values:
         place = content.place(key)
         if key not in table:
-            raise ConfigInvalid(f"{place}: there is no setting `{key}`", hint=_nearest(key), param=key)
+            raise ConfigInvalid(f"{place}: there is no setting `{key}`", hint=nearest_setting(key), param=key)
         if not table[key].in_file:
             hint = f"set the environment variable `{table[key].env}`"
             raise ConfigInvalid(f"{place}: `{key}` is a secret and has no place in a file", hint=hint, param=key)

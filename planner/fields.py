@@ -73,6 +73,12 @@ def spec_of(attribute: attrs.Attribute[Any]) -> FieldSpec:
     return found
 
 
+def default_of(attribute: attrs.Attribute[Any]) -> Any:
+    """The default's value, made by its factory where it has one; `attrs.NOTHING` where there is none."""
+    default: Any = attribute.default
+    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+
+
 def first_line(cls: type[Any]) -> str:
     """The first line of a class's docstring without its full stop: CLI help and schema description."""
     return (cls.__doc__ or "").strip().split("\n")[0].rstrip(".")

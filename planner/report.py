@@ -8,7 +8,7 @@ import attrs
 from attrs import field, frozen
 
 from .codec import dump_plan
-from .fields import METADATA_KEY, Effect, Where
+from .fields import METADATA_KEY, Effect, Where, default_of
 from .identity import plan_id
 from .summary import summarize
 
@@ -68,7 +68,6 @@ def _plan_origins(plan: CommandPlan, dumped: dict[str, Any]) -> dict[str, dict[s
         if METADATA_KEY not in attribute.metadata:
             continue
         value = getattr(plan, attribute.name)
-        default = attribute.default
-        origin = "default" if default is not attrs.NOTHING and value == default else "plan"
+        origin = "default" if value == default_of(attribute) else "plan"
         origins[attribute.name] = {"value": dumped[attribute.name], "origin": origin}
     return origins

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import attrs
 
 from ..schemas import FOLDER, SUFFIX
-from .fields import METADATA_KEY, FieldSpec, first_line
+from .fields import METADATA_KEY, FieldSpec, default_of, first_line
 from .plans import COMMANDS, plan_class
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -103,9 +103,7 @@ def property_schema(field: attrs.Attribute[Any], definitions: dict[str, Schema])
     if spec.choices is not None:
         schema["enum"] = list(spec.choices)
     if field.default is not attrs.NOTHING and not spec.secret:
-        default: Any = field.default
-        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-            default = default.factory()
+        default = default_of(field)
         if not isinstance(default, Path):
             schema["default"] = list(default) if isinstance(default, tuple) else default
     if spec.example is not None:

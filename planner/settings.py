@@ -15,7 +15,7 @@ import attrs
 from attrs import field, frozen
 
 from ..errors import ConfigInvalid, NotFound
-from .fields import METADATA_KEY, FieldSpec, option, problem_with
+from .fields import METADATA_KEY, FieldSpec, default_of, option, problem_with
 
 ENV_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 8484
@@ -110,10 +110,8 @@ def settings_table() -> dict[str, Setting]:
         spec: FieldSpec | None = attribute.metadata.get(METADATA_KEY)
         if spec is None:
             continue
-        default: Any = attribute.default
-        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-            default = default.factory()
-        elif isinstance(default, Path):
+        default = default_of(attribute)
+        if isinstance(default, Path):
             default = None
         table[attribute.name] = Setting(
             name=attribute.name, annotation=attribute.type, default=default, spec=spec, in_file=not spec.secret
@@ -136,7 +134,7 @@ def setting_named(key: str) -> Setting:
     table = settings_table()
     name = "aliases" if key.startswith("aliases.") and len(key) > len("aliases.") else key
     if name not in table:
-        raise NotFound(f"there is no setting `{key}`", hint=_nearest(key), available=list(table))
+        raise NotFound(f"there is no setting `{key}`", hint=nearest_setting(key), available=list(table))
     return table[name]
 
 
@@ -286,7 +284,8 @@ def _strange_variables(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _nearest(key: str) -> str:
+def nearest_setting(key: str) -> str:
+    """A hint for a name that is no setting."""
     from difflib import get_close_matches
 
     table = settings_table()

@@ -8,15 +8,17 @@ from typing import Any
 
 import attrs
 
+from ..errors import Unsupported
 from .argv import flag_of
-from .fields import METADATA_KEY, FieldSpec
+from .fields import METADATA_KEY, FieldSpec, default_of
 from .plans import plan_class
 
 
 def argv_of(raw: Mapping[str, Any]) -> list[str]:
     """Arguments for `localllm` that parse back to the raw plan's meaning; `raw` must load.
 
-    Every option is written with `=` and operands follow `--`, so that no value is taken for a flag.
+    Raises Unsupported for a field that has no flag. Every option is written with `=` and operands follow `--`, so
+    that no value is taken for a flag.
     """
     command = str(raw["command"])
     cls = plan_class(command)
@@ -29,7 +31,10 @@ def argv_of(raw: Mapping[str, Any]) -> list[str]:
         if spec is None or value is None:
             continue
         flag = flag_of(attribute)
-        if flag is None:
+        if flag is None and not spec.positional:
+            if value != default_of(attribute):
+                raise Unsupported(f"`{attribute.name}` of `{command}` has no place on a command line")
+        elif flag is None:
             operands.append(str(value))
         elif flag.kind == "switch":
             options.append(flag.name if value else f"--no-{flag.name[2:]}")

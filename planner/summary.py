@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from .fields import METADATA_KEY, FieldSpec
+from .fields import METADATA_KEY, FieldSpec, default_of
 
 if TYPE_CHECKING:
     from .plan_union import CommandPlan
@@ -43,7 +44,7 @@ def _arguments(plan: CommandPlan) -> list[tuple[str, str]]:
         if spec is None:
             continue
         value = getattr(plan, attribute.name)
-        mark = " (default)" if attribute.default is not attrs.NOTHING and value == attribute.default else ""
+        mark = " (default)" if value == default_of(attribute) else ""
         rows.append((attribute.name, f"{_shown(value)}{mark}"))
     return rows
 
@@ -57,6 +58,8 @@ def _shown(value: Any) -> str:
         return one_line(value, LONGEST_VALUE) or '""'
     if isinstance(value, tuple):
         return _shown_list(value)
+    if isinstance(value, dict):
+        return one_line(json.dumps(value, ensure_ascii=False), LONGEST_VALUE) if value else "none"
     return str(value)
 
 

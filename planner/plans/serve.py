@@ -34,6 +34,6 @@ class Serve:
         "llama", help="What computes the answers; `echo` needs no model and repeats the prompt"
     )
     backend_options: dict[str, Any] = option(
-        factory=dict, help="Extras of the backend, such as the echo backend's script and delays", cli=False
+        factory=dict, help="Extras of the backend, such as the echo backend's script and delays"
     )
     drain_s: float = option(10.0, help="Seconds that running requests get to finish at shutdown", ge=0, le=3600)

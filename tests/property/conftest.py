@@ -45,6 +45,14 @@ def values_of(annotation: Any, spec: FieldSpec) -> st.SearchStrategy[Any]:
     if origin is tuple:
         size = {"min_size": spec.min_length or 0, "max_size": min(spec.max_length or 3, 3)}
         return st.lists(values_of(get_args(annotation)[0], PLAIN), **size)
+    if origin is dict:
+        return st.dictionaries(TEXT, values_of(get_args(annotation)[1], PLAIN), max_size=3)
+    if annotation is Any:
+        return st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+            lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+            max_leaves=4,
+        )
     if attrs.has(annotation):
         return objects_of(annotation)
     if annotation is type(None):

@@ -1,10 +1,14 @@
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from localllm.errors import InvalidPlan
+from localllm.planner import plan_union
 from localllm.planner.chat_request import Message, TextPart
 from localllm.planner.codec import dump_plan, load_plan
+from localllm.planner.plans import COMMANDS
 from localllm.planner.plans.chat import Chat
 from localllm.planner.plans.models import ModelsLoad
 
@@ -73,6 +77,16 @@ def test_a_number_that_json_cannot_carry_is_refused(value):
     assert "not a number that JSON can carry" in refused({**CHAT, "temperature": value})["$.temperature"]
 
 
+def test_free_form_json_holds_what_json_can_carry():
+    options = {"a": [1, {"b c": float("nan")}], "d": "\udcff"}
+
+    assert set(refused({"command": "serve", "backend_options": options})) == {
+        "$.backend_options.a[1]['b c']",
+        "$.backend_options.d",
+    }
+    assert load_plan({"command": "serve", "backend_options": {"a": [1, None]}}).backend_options == {"a": [1, None]}
+
+
 def test_a_text_is_not_taken_for_a_list_of_letters():
     assert refused({**CHAT, "stop": "abc"}) == {"$.stop": "'abc' is not of type 'array'"}
 
@@ -133,3 +147,10 @@ print([name for name in sys.modules if name.startswith("localllm.planner.plans."
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
     assert out.strip() == "['localllm.planner.plans.status']"
+
+
+def test_the_union_for_type_checkers_names_every_plan_class():
+    source = Path(plan_union.__file__).read_text("utf-8")
+
+    for _, name in COMMANDS.values():
+        assert re.search(rf"^ +(\| )?{name}$", source, re.MULTILINE), f"`{name}` is not in CommandPlan"
