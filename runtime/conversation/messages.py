@@ -22,8 +22,8 @@ from .provenance import OTHER, Traced, joined
 
 PART_JOINER = "\n"
 
-TOOLS, CALLS, RESULTS, CONTINUED, SYSTEM = 2, 3, 4, 5, 6
-"""Marks that are looked for in the prompt; system messages count up from `SYSTEM`."""
+TOOLS, CALLS, RESULTS, CONTINUED, SYSTEM, BOS = 2, 3, 4, 5, 6, 255
+"""Marks that are looked for in the prompt; system messages count up from `SYSTEM`, and `BOS` is the template's own."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -110,7 +110,7 @@ def read_conversation(
     for i, message in enumerate(messages):
         mark = OTHER
         if message.get("role") in ("system", "developer"):
-            mark, system = min(system, 255), system + 1
+            mark, system = min(system, BOS - 1), system + 1
         elif message.get("role") in ("tool", "function"):
             mark = RESULTS
         elif continues and i == last and message.get("role") == "assistant" and not message.get("tool_calls"):

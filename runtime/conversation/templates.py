@@ -22,6 +22,7 @@ from ...errors import BadInput
 from .calls import FORMATS
 from .families import Family, catalogue, family_of_metadata, family_of_names, family_of_template, generic
 from .messages import (
+    BOS,
     CALLS,
     CONTINUED,
     Conversation,
@@ -185,7 +186,7 @@ class ChatTemplate:
         return {
             **variables,
             "add_generation_prompt": add_generation_prompt,
-            "bos_token": self.bos_token,
+            "bos_token": Traced(self.bos_token, BOS),
             "eos_token": self.eos_token,
         }
 
@@ -253,16 +254,16 @@ class ChatTemplate:
 
     def _rendered(self, attempt: _Attempt, talk: Conversation) -> Rendered:
         text = attempt.text
-        has_bos = (
-            bool(self.bos_token) and text.startswith(self.bos_token) and not any(text.marks[: len(self.bos_token)])
-        )
-        if has_bos and self.add_bos is False:
-            text, has_bos = text[len(self.bos_token) :], False
+        bos = self.bos_token
+        if self.add_bos is False and bos and text.marks.startswith(bytes((BOS,)) * len(bos)):
+            text = text.cut(len(bos), len(text))
+        # the template's own text may begin with the token too: SmolLM2's BOS is `<|im_start|>`
+        has_bos = bool(bos) and text.startswith(bos) and set(text.marks[: len(bos)]) <= {OWN, BOS}
         notes = notes_of(attempt.dialect)
         if attempt.missing:
             notes += ("the template leaves out a part of the conversation",)
         ends = plain(text).rstrip()
-        tag = next((tag for tag, _ in self.reasoning if ends.endswith(tag) and not text.marks[len(ends) - 1]), None)
+        tag = next((tag for tag, _ in self.reasoning if ends.endswith(tag) and text.marks[len(ends) - 1] == OWN), None)
         return Rendered(
             segments=_segments(text),
             stop=self.stop,
@@ -372,7 +373,7 @@ def _continued(text: Traced, talk: Conversation, *, appended: bool) -> Traced:
 def _segments(text: Traced) -> tuple[Segment, ...]:
     out: list[Segment] = []
     at = 0
-    for own, run in groupby(marks_of(text), key=lambda mark: mark == OWN):
+    for own, run in groupby(marks_of(text), key=lambda mark: mark in (OWN, BOS)):
         end = at + sum(1 for _ in run)
         out.append(Segment(plain(text.cut(at, end)), own))
         at = end
