@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,9 @@ import numpy as np
 from attrs import define, field
 
 from ...errors import DecodeFailed, ModelLoadFailed, OutOfMemory
+from ..models.devices import add_rpc_server
+from ..models.parameters import LoadParameters, require_memory
+from ..models.placement import parameters_here
 from ..types import LoadSpec, Sampling
 from . import Backend, BackendInfo, Batch, Decoded, LoadProgress, LogLine, TokenSampler
 from .llama_sampler import open_sampler
@@ -21,11 +23,6 @@ from .llama_sampler import open_sampler
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DEFAULT_N_CTX = 8192
-DEFAULT_N_SLOTS = 8
-DEFAULT_N_BATCH = 512
-TOKENS_PER_SLOT = 1024
-"""What a request is taken to use on average, when the pool is sized."""
 MAX_SEQUENCES = 256
 MAX_OUTPUTS = 64
 WARMUP_ROWS = (1, 1, 2, 4, 8, 16, 32)
@@ -43,7 +40,6 @@ KV_TYPES = {
     "q4_0": llama_cpp.GGML_TYPE_Q4_0,
     "iq4_nl": llama_cpp.GGML_TYPE_IQ4_NL,
 }
-KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75, "q5_0": 0.6875}
 FLASH = {"auto": -1, "off": 0, "on": 1}
 _LEVELS = {1: "debug", 2: "info", 3: "warning", 4: "error"}
 
@@ -83,24 +79,6 @@ def _redirect_log(log: NativeLog) -> None:
     global _log_callback
     _log_callback = llama_cpp.llama_log_callback(log.write)
     llama_cpp.llama_log_set(_log_callback, ctypes.c_void_p(0))
-
-
-def usable_cpus() -> int:
-    """CPUs this process may use: its affinity and its cgroup's quota, not what the host has."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return count
-    return count if quota == "max" else max(1, min(count, round(int(quota) / int(period))))
-
-
-def _available_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 @define(eq=False)
@@ -293,13 +271,12 @@ def _metadata(model: Any) -> dict[str, str]:
 
 def _context_params(spec: LoadSpec, *, n_ctx: int, n_sequences: int, n_batch: int) -> Any:
     params = llama_cpp.llama_context_default_params()
-    threads = spec.n_threads or usable_cpus()
     params.n_ctx, params.n_batch, params.n_seq_max = n_ctx, n_batch, n_sequences
     params.n_ubatch = min(spec.n_ubatch or n_batch, n_batch)
     # the compute buffer is sized for this many rows of logits, not for a whole batch of them
     params.n_outputs_max = min(MAX_OUTPUTS, n_batch)
     params.n_outputs_max_per_seq = 0
-    params.n_threads, params.n_threads_batch = threads, spec.n_threads_batch or threads
+    params.n_threads, params.n_threads_batch = spec.n_threads, spec.n_threads_batch
     params.flash_attn_type = FLASH[spec.flash_attention]
     params.type_k, params.type_v = KV_TYPES[spec.cache_type_k], KV_TYPES[spec.cache_type_v]
     params.kv_unified, params.no_perf = True, True
@@ -312,15 +289,22 @@ def _context_params(spec: LoadSpec, *, n_ctx: int, n_sequences: int, n_batch: in
 
 
 def open_llama(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> LlamaBackend:
-    """Load a GGUF. Raises ModelLoadFailed, OutOfMemory."""
+    """Load a GGUF by the parameters that suit this machine. Raises ModelLoadFailed, OutOfMemory, BadInput.
+
+    `options["rpc_servers"]` adds devices by `HOST:PORT`, for tests.
+    """
     if not Path(spec.path).is_file():
         raise ModelLoadFailed(f"there is no file `{spec.path}`")
     log = NativeLog(on_log)
     _redirect_log(log)
     llama_cpp.llama_backend_init()
-    model = _load_model(spec, on_progress, log)
+    for endpoint in spec.options.get("rpc_servers", ()):
+        add_rpc_server(endpoint)
+    parameters = parameters_here(spec)
+    require_memory(parameters)
+    model = _load_model(parameters.spec, on_progress, log)
     try:
-        backend = _open_context(spec, model, on_progress, log)
+        backend = _open_context(parameters, model, on_progress, log)
     except BaseException:
         llama_cpp.llama_model_free(model)
         raise
@@ -331,8 +315,7 @@ def open_llama(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> Ll
 
 def _load_model(spec: LoadSpec, on_progress: LoadProgress, log: NativeLog) -> Any:
     params = llama_cpp.llama_model_default_params()
-    layers = spec.gpu_layers
-    params.n_gpu_layers = layers if isinstance(layers, int) else -1
+    params.n_gpu_layers = spec.gpu_layers
     params.load_mode = int(spec.mmap) + 2 * int(spec.mlock)
     if "main_gpu" in spec.options:
         params.main_gpu = spec.options["main_gpu"]
@@ -351,60 +334,22 @@ def _load_model(spec: LoadSpec, on_progress: LoadProgress, log: NativeLog) -> An
     return model
 
 
-def _kv_bytes_per_cell(model: Any, spec: LoadSpec) -> float:
-    heads = max(llama_cpp.llama_model_n_head(model), 1)
-    width = llama_cpp.llama_model_n_embd(model) / heads * llama_cpp.llama_model_n_head_kv(model)
-    types = KV_BYTES.get(spec.cache_type_k, 0.5625) + KV_BYTES.get(spec.cache_type_v, 0.5625)
-    return float(llama_cpp.llama_model_n_layer(model) * width * types)
-
-
-@define
-class _Sizes:
-    n_ctx: int
-    n_ctx_pool: int
-    n_slots: int
-    n_batch: int
-    n_sequences: int
-    warnings: list[str] = field(factory=list)
-
-
-def _sizes(spec: LoadSpec, model: Any, *, recurrent: bool) -> _Sizes:
-    trained = llama_cpp.llama_model_n_ctx_train(model) or DEFAULT_N_CTX
-    n_ctx = spec.n_ctx or min(DEFAULT_N_CTX, trained)
-    n_slots = min(spec.n_slots or DEFAULT_N_SLOTS, MAX_SEQUENCES)
-    warnings = []
-    if n_ctx > trained:
-        warnings.append(f"the model was trained on {trained} tokens; beyond them answers may be poor")
-    pool = max(n_ctx, n_slots * min(n_ctx, TOKENS_PER_SLOT))
-    per_cell, free = _kv_bytes_per_cell(model, spec), _available_bytes()
-    if free is not None and per_cell * pool > free:
-        fits = int(free / per_cell) // 256 * 256
-        if spec.n_ctx is not None and fits < n_ctx:
-            raise OutOfMemory(
-                f"a context of {n_ctx} tokens needs {per_cell * n_ctx / 2**30:.1f} GiB of memory, "
-                f"{free / 2**30:.1f} GiB are free",
-                hint=f"`--n-ctx {fits}` would fit",
-                n_ctx=n_ctx,
-                fits=fits,
-            )
-        pool, n_ctx = max(fits, 256), min(n_ctx, max(fits, 256))
-        warnings.append(f"the context was lowered to {n_ctx} tokens, which is what fits the free memory")
-    n_sequences = n_slots if recurrent else min(MAX_SEQUENCES, n_slots + 56)
-    return _Sizes(n_ctx, pool, n_slots, min(spec.n_batch or DEFAULT_N_BATCH, pool), n_sequences, warnings)
-
-
-def _open_context(spec: LoadSpec, model: Any, on_progress: LoadProgress, log: NativeLog) -> LlamaBackend:
+def _open_context(parameters: LoadParameters, model: Any, on_progress: LoadProgress, log: NativeLog) -> LlamaBackend:
     on_progress("context", 0.0)
+    spec, pool = parameters.spec, int(parameters.spec.options["n_ctx_pool"])
+    n_ctx, n_slots = int(parameters.values["n_ctx"]), int(parameters.values["n_slots"])
     vocab = llama_cpp.llama_model_get_vocab(model)
     recurrent = bool(llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
-    sizes = _sizes(spec, model, recurrent=recurrent)
-    params = _context_params(spec, n_ctx=sizes.n_ctx_pool, n_sequences=sizes.n_sequences, n_batch=sizes.n_batch)
+    # beyond the slots, sequences hold prefixes; a recurrent model has none to share
+    n_sequences = min(MAX_SEQUENCES, n_slots if recurrent else n_slots + 56)
+    n_batch = min(int(parameters.values["n_batch"]), pool)
+    params = _context_params(spec, n_ctx=pool, n_sequences=n_sequences, n_batch=n_batch)
     context = llama_cpp.llama_init_from_model(model, params)
     if not context:
         raise OutOfMemory(
-            f"model `{spec.model_id}` cannot get a context of {sizes.n_ctx_pool} tokens: {log.reason()}",
+            f"model `{spec.model_id}` cannot get a context of {pool} tokens: {log.reason()}",
             hint="a smaller `--n-ctx` needs less memory",
-            n_ctx=sizes.n_ctx,
+            n_ctx=n_ctx,
         )
     on_progress("context", 1.0)
     n_swa = llama_cpp.llama_model_n_swa(model)
@@ -413,9 +358,9 @@ def _open_context(spec: LoadSpec, model: Any, on_progress: LoadProgress, log: Na
     n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
     bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
     applied = {
-        "n_ctx": sizes.n_ctx,
+        "n_ctx": n_ctx,
         "n_ctx_pool": llama_cpp.llama_n_ctx(context),
-        "n_slots": sizes.n_slots,
+        "n_slots": n_slots,
         "n_batch": llama_cpp.llama_n_batch(context),
         "n_ubatch": llama_cpp.llama_n_ubatch(context),
         "n_threads": llama_cpp.llama_n_threads(context),
@@ -427,17 +372,14 @@ def _open_context(spec: LoadSpec, model: Any, on_progress: LoadProgress, log: Na
         "mmap": spec.mmap,
         "mlock": spec.mlock,
     }
-    warnings = list(sizes.warnings)
-    if spec.gpu_layers not in ("auto", 0) and applied["gpu_layers"] == 0:
-        warnings.append("no GPU was found: all layers run on the CPU")
     info = BackendInfo(
         name="llama",
         model_id=spec.model_id,
         n_vocab=n_vocab,
-        n_ctx=sizes.n_ctx,
+        n_ctx=n_ctx,
         n_ctx_pool=applied["n_ctx_pool"],
-        n_slots=sizes.n_slots,
-        n_sequences=sizes.n_sequences,
+        n_slots=n_slots,
+        n_sequences=n_sequences,
         n_batch=applied["n_batch"],
         n_outputs=min(MAX_OUTPUTS, applied["n_batch"]),
         shares_prefixes=shares,
@@ -451,20 +393,37 @@ def _open_context(spec: LoadSpec, model: Any, on_progress: LoadProgress, log: Na
         control_texts=_control_texts(vocab),
         metadata=_metadata(model),
         applied=applied,
-        origins={name: "flag" if _given(spec, name) else "default" for name in applied},
-        warnings=tuple(warnings),
-        memory=_memory_of(log) | {"model_bytes": llama_cpp.llama_model_size(model)},
+        origins={name: parameters.origins.get(name) or _origin(spec, name) for name in applied},
+        warnings=parameters.warnings,
+        memory=_memory_of(log) | _estimated(parameters, log) | {"model_bytes": llama_cpp.llama_model_size(model)},
     )
     backend = LlamaBackend(info, model, context, vocab)
     backend._spec = spec
     return backend
 
 
-def _given(spec: LoadSpec, name: str) -> bool:
-    if name == "n_ctx_pool":
-        return False
+def _origin(spec: LoadSpec, name: str) -> str:
+    """Where a parameter comes from that is taken as it stands."""
     default = next(a.default for a in LoadSpec.__attrs_attrs__ if a.name == name)
-    return bool(getattr(spec, name) != default)
+    return "default" if getattr(spec, name) == default else "flag"
+
+
+def _estimated(parameters: LoadParameters, log: NativeLog) -> dict[str, Any]:
+    """What was estimated before the load, and how far llama.cpp's buffers are from it.
+
+    Weights that the CPU maps from the file are left out on both sides: their buffer is a stretch of the file.
+    """
+    mapped = parameters.spec.mmap
+    buffers = [(kind, device, size) for kind, held in _memory_of(log).items() for device, size in held.items()]
+    measured = sum(
+        size for kind, device, size in buffers if not (mapped and kind == "model_buffers" and device.startswith("CPU"))
+    )
+    estimated = sum(
+        device.needed_bytes - (device.weights_bytes if mapped and device.type == "cpu" else 0)
+        for device in parameters.estimate.devices
+    )
+    error = round(estimated / measured - 1, 4) if measured else 0.0
+    return {"estimate": parameters.estimate.as_dict(), "measured_bytes": measured, "estimate_error": error}
 
 
 def _offloaded(log: NativeLog) -> int:
