@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .constraint import Grammar
+
 Emit = Callable[[Output | LocalLLMError], None]
 
 
@@ -56,6 +58,7 @@ class Answer:
     sequence: Sequence
     sampler: TokenSampler
     text: TextStream
+    grammar: Grammar | None = None
     reason: FinishReason | None = None
     """Why it ended, once it did."""
     first_at: float | None = None
@@ -77,6 +80,17 @@ class Answer:
                 break
         return kept
 
+    def force(self, backend: Backend) -> list[int]:
+        """Tokens that the constraint leaves no choice about: they join the answer without being sampled."""
+        if self.grammar is None or self.reason is not None:
+            return []
+        forced = self.grammar.forced()[: self.sequence.limit - len(self.sequence.tokens)]
+        for token in forced:
+            self.sampler.accept(token)
+            self._add_text(backend, token)
+        self._check_end(len(forced))
+        return forced
+
     def take_piece(self) -> Piece | None:
         """What there is to show since the last piece."""
         text = "".join(self._shown)
@@ -97,20 +111,32 @@ class Answer:
         before = backend.logits(row).copy() if request.logprobs is not None else None
         if request.sampling.ignore_eos or self.n_sampled < request.sampling.min_tokens:
             backend.logits(row)[list(ends)] = float("-inf")
+        if self.grammar is not None and self.grammar.binds:
+            self.grammar.mask(backend.logits(row))
         token = self.sampler.sample(row)
         self.n_sampled += 1
-        self._unshown_tokens += 1
         if token in ends:
+            self._unshown_tokens += 1
             self.reason = "stop"
             return token
         if before is not None and request.logprobs is not None:
             self._logprobs.append(token_logprob(backend, before, token, request.logprobs))
-        self._shown.append(self.text.push(backend.piece(token)))
-        if self.text.stop_text is not None:
-            self.reason = "stop"
-        elif len(self.sequence.tokens) + ahead + 1 >= self.sequence.limit:
-            self.reason = "length"
+        if self.grammar is not None:
+            self.grammar.accept(token, backend.piece(token))
+        self._add_text(backend, token)
+        self._check_end(ahead + 1)
         return token
+
+    def _add_text(self, backend: Backend, token: int) -> None:
+        self._unshown_tokens += 1
+        self._shown.append(self.text.push(backend.piece(token)))
+
+    def _check_end(self, ahead: int) -> None:
+        """Whether the tokens up to now, `ahead` of which the sequence lacks, end the answer."""
+        if self.text.stop_text is not None or (self.grammar is not None and self.grammar.over):
+            self.reason = "stop"
+        elif len(self.sequence.tokens) + ahead >= self.sequence.limit:
+            self.reason = "length"
 
 
 def token_logprob(backend: Backend, logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:

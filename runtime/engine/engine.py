@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import BadInput, DecodeFailed, Interrupted, LocalLLMError, PromptTooLong, QueueFull, TimedOut
 from ..backend import Backend, Batch, Decoded
-from ..types import Done, Finished, FinishReason, SlotStatus, Started, Timings, Usage
+from ..types import Done, Finished, FinishReason, GenerateRequest, SlotStatus, Started, Timings, Usage
 from .answer import Answer, Emit, Run, Work
 from .cost import CostModel
 from .meter import Meter
@@ -18,6 +19,9 @@ from .scheduler import Copy, Limits, Remove, Scheduler, Share
 from .sequence import Sequence
 from .speculation import Speculator
 from .text import TextStream
+
+if TYPE_CHECKING:
+    from .constraint import Grammars
 
 __all__ = ["Emit", "Engine", "Work"]
 
@@ -64,10 +68,21 @@ class Engine:
         self._clock = clock
         self._strict = strict
         self._lane: Engine | None = None
+        self._grammars: Grammars | None = None
+        self._grammars_lock = threading.Lock()
         self._inbox: deque[tuple[Work, Emit, float]] = deque()
         self._cancelled: set[str] = set()
         self._runs: dict[str, Run] = {}
         self._answers: dict[Sequence, Answer] = {}
+
+    def warm_up(self) -> None:
+        """Prepare what the first constrained request would wait for, in a thread of its own."""
+        self._grammars_here().warm_up()
+
+    def prepare(self, request: GenerateRequest) -> None:
+        """Compile a request's constraint beforehand, from any thread: `submit` finds it ready. Raises BadInput."""
+        if request.constraint is not None:
+            self._grammars_here().compile(request.constraint)
 
     def submit(self, work: Work, emit: Emit) -> None:
         """Hand in a request; all that happens to it is told through `emit`, on the engine's thread."""
@@ -159,6 +174,7 @@ class Engine:
     def _strict_lane(self) -> Engine:
         if self._lane is None:
             self._lane = Engine(self.backend.open_lane(), max_queue=self._max_queue, strict=True, clock=self._clock)
+            self._lane._grammars = self._grammars_here()
         return self._lane
 
     def _accept(self, work: Work, emit: Emit, at: float) -> None:
@@ -170,25 +186,47 @@ class Engine:
         limit = self.backend.info.n_ctx
         if request.max_tokens is not None:
             limit = min(limit, len(prompt) + request.max_tokens)
-        for index in range(request.n):
-            sampler = self.backend.open_sampler(request.sampling, (seed + index) % 2**32, prompt)
-            sequence = Sequence(
-                request_id=request.request_id,
-                index=index,
-                tokens=list(prompt),
-                n_prompt=len(prompt),
-                limit=limit,
-                share=request.cache_prompt and not self._strict,
-            )
-            run.answers.append(Answer(run=run, sequence=sequence, sampler=sampler, text=TextStream(work.stop)))
+        try:
+            for index in range(request.n):
+                run.answers.append(self._answer(run, index, (seed + index) % 2**32, limit))
+        except LocalLLMError:
+            for answer in run.answers:
+                answer.sampler.close()
+            raise
         self._runs[run.request_id] = run
         emit(Started(prompt_tokens=len(prompt), model_id=self.backend.info.model_id, notes=work.notes))
         for answer in run.answers:
             self._answers[answer.sequence] = answer
             self.scheduler.add(answer.sequence)
-        if limit <= len(prompt):
-            for answer in run.answers:
-                self._end(answer, "length")
+        for answer in run.answers:
+            if limit <= len(prompt):
+                answer.reason = "length"
+            else:
+                self._force(answer)
+            if answer.reason is not None:
+                self._end(answer, answer.reason)
+
+    def _answer(self, run: Run, index: int, seed: int, limit: int) -> Answer:
+        request, prompt = run.work.request, run.work.prompt_tokens
+        grammar = self._grammars_here().open(request.constraint) if request.constraint is not None else None
+        sequence = Sequence(
+            request_id=request.request_id,
+            index=index,
+            tokens=list(prompt),
+            n_prompt=len(prompt),
+            limit=limit,
+            share=request.cache_prompt and not self._strict,
+        )
+        sampler = self.backend.open_sampler(request.sampling, seed, prompt)
+        return Answer(run=run, sequence=sequence, sampler=sampler, text=TextStream(run.work.stop), grammar=grammar)
+
+    def _grammars_here(self) -> Grammars:
+        with self._grammars_lock:
+            if self._grammars is None:
+                from .constraint import Grammars
+
+                self._grammars = Grammars(self.backend.grammar_tokenizer, self.backend.info.n_vocab)
+            return self._grammars
 
     def _check(self, work: Work) -> None:
         request, prompt, n_ctx = work.request, work.prompt_tokens, self.backend.info.n_ctx
@@ -256,25 +294,39 @@ class Engine:
 
     def _sample(self, shares: list[Share]) -> None:
         began, row = self._clock(), 0
+        failed: list[tuple[Run, LocalLLMError]] = []
         for share in shares:
             row += share.count
             answer = self._answers[share.sequence]
             kept: list[int] = []
             if share.n_outputs:
-                kept = answer.sample(self.backend, row - share.n_outputs, share.draft)
+                try:
+                    kept = answer.sample(self.backend, row - share.n_outputs, share.draft)
+                except LocalLLMError as error:
+                    failed.append((answer.run, error))
                 answer.first_at = answer.first_at if answer.first_at is not None else self._clock()
                 self.meter.answers_total += 1
             self.scheduler.commit(share, kept)
+            self._force(answer)
+        for run, fault in failed:
+            self._fail(run, fault)
         seconds = self._clock() - began
         self.meter.sample_s_total += seconds
         self.meter.other_s_total -= seconds
+
+    def _force(self, answer: Answer) -> None:
+        forced = answer.force(self.backend)
+        answer.sequence.tokens.extend(forced)
+        self.meter.forced_tokens_total += len(forced)
 
     # -- output goes out -----------------------------------------------------------------------------------------
 
     def _emit(self, shares: list[Share]) -> None:
         for share in shares:
             if share.n_outputs:
-                answer = self._answers[share.sequence]
+                answer = self._answers.get(share.sequence)
+                if answer is None:
+                    continue
                 if answer.reason is not None:
                     self._end(answer, answer.reason)
                 else:
