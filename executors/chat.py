@@ -6,7 +6,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ..errors import InternalError, LocalLLMError, ServerUnreachable
 from ..planner.report import Facts
@@ -18,7 +18,8 @@ from .preview import previewed
 if TYPE_CHECKING:
     from ..planner.chat_request import Message
     from ..planner.plans.chat import Chat
-    from ..runtime.types import Done, Finished, GenerateRequest, LoadedModel, Piece, TokenLogprob
+    from ..runtime.conversation.reply import ReplyFormat, ReplyParser
+    from ..runtime.types import Done, Finished, GenerateRequest, LoadedModel, Piece, Started, TokenLogprob
     from .context import Context
     from .events import Events
 
@@ -106,15 +107,17 @@ async def _answer(plan: Chat, ctx: Context, model_id: str) -> Events:
     async with aclosing(ctx.runtime.generate(model_id, request)) as outputs:  # type: ignore[type-var]
         async for output in outputs:
             match output:
-                case Started(notes=notes):
-                    answer.notes = list(notes)
+                case Started():
+                    answer.start(output)
                     yield Record(data=answer.envelope())
                     for index in range(plan.n):
                         yield Delta(index=index, delta={"role": "assistant", "content": ""})
                 case Piece():
-                    yield answer.piece(output)
+                    for delta in answer.piece(output):
+                        yield delta
                 case Finished():
-                    yield answer.finished(output)
+                    for delta in answer.finished(output):
+                        yield delta
                 case Done():
                     yield Result(data=answer.completion(output))
                     return
@@ -162,34 +165,56 @@ def _message(message: Message) -> dict[str, Any]:
 
 @define(kw_only=True)
 class Answer:
-    """What one request has answered so far."""
+    """What one request has answered so far, taken apart into content, reasoning and tool calls."""
 
     id: str
     created: int
     model: str
     notes: list[str] = field(factory=list)
-    _texts: dict[int, list[str]] = field(factory=dict, init=False)
+    _format: ReplyFormat | None = field(default=None, init=False)
+    _replies: dict[int, ReplyParser] = field(factory=dict, init=False)
     _logprobs: dict[int, list[dict[str, Any]]] = field(factory=dict, init=False)
     _reasons: dict[int, str] = field(factory=dict, init=False)
+    _reasoning_tokens: int = field(default=0, init=False)
+
+    def start(self, started: Started) -> None:
+        """The prompt is accepted: from here on it is known how to read the text."""
+        from ..runtime.conversation.reply import ReplyFormat
+
+        self.notes = list(started.notes)
+        self._format = ReplyFormat() if started.reply is None else ReplyFormat.from_dict(started.reply)
 
     def envelope(self) -> dict[str, Any]:
         """What every chunk of the answer shares."""
         return {"id": self.id, "created": self.created, "model": self.model}
 
-    def piece(self, piece: Piece) -> Delta:
-        """New text of one choice."""
-        self._texts.setdefault(piece.index, []).append(piece.text)
-        logprobs = None
+    def piece(self, piece: Piece) -> list[Delta]:
+        """The news in a piece of one choice's text; none where it may be the beginning of a tag."""
+        reply = self._reply(piece.index)
+        if reply.thinking:
+            self._reasoning_tokens += piece.tokens
+        deltas = [Delta(index=piece.index, delta=news.as_openai()) for news in reply.feed(piece.text)]
         if piece.logprobs:
             rows = [_logprob(token) for token in piece.logprobs]
             self._logprobs.setdefault(piece.index, []).extend(rows)
-            logprobs = {"content": rows, "refusal": None}
-        return Delta(index=piece.index, delta={"content": piece.text}, logprobs=logprobs)
+            first = deltas.pop(0) if deltas else Delta(index=piece.index, delta={})
+            deltas.insert(0, evolve(first, logprobs={"content": rows, "refusal": None}))
+        return deltas
 
-    def finished(self, finished: Finished) -> Delta:
-        """The end of one choice."""
-        self._reasons[finished.index] = finished.reason
-        return Delta(index=finished.index, delta={}, finish_reason=finished.reason)
+    def finished(self, finished: Finished) -> list[Delta]:
+        """The end of one choice: text that was held back, then the reason."""
+        reply = self._reply(finished.index)
+        deltas = [Delta(index=finished.index, delta=news.as_openai()) for news in reply.finish()]
+        reason = reply.finish_reason if finished.reason == "stop" else finished.reason
+        self._reasons[finished.index] = reason
+        return [*deltas, Delta(index=finished.index, delta={}, finish_reason=reason)]
+
+    def _reply(self, index: int) -> ReplyParser:
+        if index not in self._replies:
+            from ..runtime.conversation.reply import ReplyFormat, ReplyParser
+
+            self._replies[index] = ReplyParser(self._format or ReplyFormat())
+        return self._replies[index]
 
     def completion(self, done: Done) -> dict[str, Any]:
         """The whole answer as OpenAI's `chat.completion`; `timings` is ours, in milliseconds."""
@@ -205,7 +230,7 @@ class Answer:
                 "completion_tokens": usage.completion_tokens,
                 "total_tokens": usage.prompt_tokens + usage.completion_tokens,
                 "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-                "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+                "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or self._reasoning_tokens},
             },
             "timings": {
                 "queue_ms": round(timings.queue_s * 1000, 3),
@@ -220,7 +245,7 @@ class Answer:
         logprobs = self._logprobs.get(index)
         return {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(self._texts.get(index, ()))},
+            "message": self._reply(index).message(),
             "logprobs": None if logprobs is None else {"content": logprobs, "refusal": None},
             "finish_reason": self._reasons[index],
         }

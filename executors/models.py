@@ -13,6 +13,7 @@ from .loading import (
     default_name,
     ensure_loaded,
     find_loaded,
+    load_spec,
     loading,
     plan_parameters,
     refuse_unloadable,
@@ -21,7 +22,7 @@ from .loading import (
 )
 from .preconditions import file_preconditions
 from .preview import previewed
-from .provenance import load_provenance
+from .provenance import LoadFacts, load_facts
 from .threads import in_thread
 
 if TYPE_CHECKING:
@@ -82,24 +83,23 @@ async def show(plan: ModelsShow, ctx: Context) -> Events:
 def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
     """The file, the effective parameters with their origin, and what must still hold when the plan is applied."""
     found = _named_facts(plan.model, ctx)
-    entry = None
-    if ctx.catalog is not None and "model_id" in found.resolved:
-        entry = ctx.catalog.get(found.resolved["model_id"])
-    unknown = [*found.unknown, "whether it fits in the server's memory"]
-    diff = None
+    taken = LoadFacts()
+    if found.preconditions:
+        taken = load_facts(plan, ctx, load_spec(ctx, resolve(ctx, _name_or_default(plan.model, ctx)), plan))
+    diff, unknown = None, list(found.unknown)
     if ctx.on_server:
         before = [model.model_id for model in ctx.runtime.loaded()]
         after = list(dict.fromkeys([*before, *filter(None, [found.resolved.get("model_id")])]))
         diff = {"before": {"loaded": before}, "after": {"loaded": after}}
     else:
-        unknown.append("which models the server has loaded already")
+        unknown += ["which models the server has loaded already", "how much memory is free where the server runs"]
     return Facts(
         effects=("read", "create", "gpu", "exec"),
-        resolved=found.resolved,
-        provenance=load_provenance(plan, ctx, entry),
+        resolved={**found.resolved, "memory": taken.memory} if taken.memory else found.resolved,
+        provenance=taken.provenance,
         preconditions=found.preconditions,
         unknown=tuple(unknown),
-        warnings=found.warnings,
+        warnings=(*found.warnings, *taken.warnings),
         diff=diff,
     )
 

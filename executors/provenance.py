@@ -1,41 +1,60 @@
-"""Where each effective load parameter comes from, as far as that is known before the load."""
+"""What a load would take on this machine: each effective parameter, where it comes from, and the memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attrs import field, frozen
+
+from ..errors import LocalLLMError
+
 if TYPE_CHECKING:
     from ..planner.plans.models import ModelsLoad
-    from ..runtime.models.catalog import Entry
+    from ..runtime.models.parameters import LoadParameters
+    from ..runtime.types import LoadSpec
     from .context import Context
 
-DEFAULT_N_CTX = 8192
-FROM_SETTINGS = ("profile", "n_ctx", "n_slots", "n_threads")
+
+@frozen(kw_only=True)
+class LoadFacts:
+    """The part of a load's report that the machine decides."""
+
+    provenance: dict[str, dict[str, Any]] = field(factory=dict)
+    memory: dict[str, Any] = field(factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
-def load_provenance(plan: ModelsLoad, ctx: Context, entry: Entry | None) -> dict[str, dict[str, Any]]:
-    """The parameters whose value is not the plan's own: from the settings, the profile, the file or a default.
+def load_facts(plan: ModelsLoad, ctx: Context, spec: LoadSpec) -> LoadFacts:
+    """Resolve the load as the worker would, without loading; what would fail is a warning."""
+    from ..runtime.models.parameters import require_memory
+    from ..runtime.models.placement import parameters_here
 
-    What only the loading process can tell (memory, devices, the cgroup) is left to the load's own report.
-    """
-    out: dict[str, dict[str, Any]] = {}
-    for name in FROM_SETTINGS:
-        value = getattr(ctx.settings, name)
-        if getattr(plan, name) is None and value is not None:
-            out[name] = {"value": value, "origin": ctx.settings.origins[name], "fate": "applied"}
-    profile = plan.profile or ctx.settings.profile
-    for name, value in _profile_values(profile).items():
-        if getattr(plan, name, None) is None and name not in out:
-            out[name] = {"value": value, "origin": f"profile {profile}", "fate": "applied"}
-    n_ctx = plan.n_ctx or out.get("n_ctx", {}).get("value")
-    trained = None if entry is None else entry.context_length
-    if n_ctx is None:
-        if trained is not None and trained < DEFAULT_N_CTX:
-            out["n_ctx"] = {"value": trained, "origin": "GGUF", "fate": "applied"}
-        else:
-            out["n_ctx"] = {"value": DEFAULT_N_CTX, "origin": "default", "fate": "applied"}
-    return out
+    try:
+        parameters = parameters_here(spec, probe=True)
+    except LocalLLMError as error:
+        return LoadFacts(warnings=(f"would fail here: {error.message}",))
+    warnings = list(parameters.warnings)
+    try:
+        require_memory(parameters)
+    except LocalLLMError as error:
+        warnings.append(f"would fail here: {error.message}")
+    provenance = {name: _row(name, value, parameters, plan, ctx) for name, value in parameters.values.items()}
+    return LoadFacts(provenance=provenance, memory=_memory(parameters), warnings=tuple(warnings))
 
 
-def _profile_values(name: str | None) -> dict[str, Any]:
-    return {}
+def _row(name: str, value: Any, parameters: LoadParameters, plan: ModelsLoad, ctx: Context) -> dict[str, Any]:
+    asked = getattr(plan, name, None)
+    origin = parameters.origins[name]
+    if origin == "flag":
+        origin = "plan" if asked is not None else ctx.settings.origins.get(name, "plan")
+    changed = asked not in (None, "auto", value)
+    # layers asked for where there is no GPU: nothing of it is done
+    fate = "applied" if not changed else "ignored" if value == 0 else "approximated"
+    return {"value": value, "origin": origin, "fate": fate}
+
+
+def _memory(parameters: LoadParameters) -> dict[str, Any]:
+    """The estimate by device. What is free at this moment is left out: equal plans give equal reports."""
+    parts = ("name", "type", "layers", "weights_bytes", "kv_bytes", "compute_bytes", "output_bytes")
+    devices = [{part: getattr(device, part) for part in parts} for device in parameters.estimate.devices]
+    return {"needed_bytes": parameters.estimate.needed_bytes, "devices": devices}

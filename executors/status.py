@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ModelNotFound
 from ..planner.report import Facts
 from .events import Result
 from .preview import previewed
@@ -44,10 +45,19 @@ async def status(_plan: Status, ctx: Context) -> Events:
             "version": localllm_version(),
             "pid": os.getpid(),
             "instance": ctx.instance,
-            "default_model": ctx.default_model_id,
+            "default_model": _default(ctx),
             "models": models,
         }
     )
+
+
+def _default(ctx: Context) -> str | None:
+    from .loading import default_name
+
+    try:
+        return default_name(ctx)
+    except ModelNotFound:
+        return None
 
 
 def not_running(ctx: Context, reason: str) -> Result:

@@ -84,7 +84,7 @@ def _status(data: Mapping[str, Any]) -> str:
             model["state"],
             (model.get("applied") or {}).get("n_ctx"),
             (model.get("applied") or {}).get("n_slots"),
-            size((model.get("memory") or {}).get("total_bytes")),
+            size(((model.get("memory") or {}).get("estimate") or {}).get("needed_bytes")),
             model.get("requests_running"),
             model.get("requests_queued"),
         )

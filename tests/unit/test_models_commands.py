@@ -117,7 +117,7 @@ def test_a_dry_run_tells_where_a_parameter_comes_from(make_context: MakeContext,
     given = preview(load_plan({"command": "models.load", "model": "smollm2-135m", "n_ctx": 256}), ctx)
 
     assert settled["provenance"]["n_ctx"] == {"value": 512, "origin": "env LOCALLLM_N_CTX", "fate": "applied"}
-    assert given["provenance"]["n_ctx"] == {"value": 256, "origin": "plan"}
+    assert given["provenance"]["n_ctx"] == {"value": 256, "origin": "plan", "fate": "applied"}
 
 
 @pytest.mark.parametrize("name", ["nope", "broken"])
