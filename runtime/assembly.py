@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from .backend import Backend, LogLine, open_backend
+from .backend import BackendInfo, LogLine, open_backend
 from .engine.engine import Engine
 from .messages import Loaded
 from .protocol import LoadProgress
 from .types import LoadSpec
 
 if TYPE_CHECKING:
+    from .conversation.templates import ChatTemplate
     from .prompt import Prompts
 
 _NO_QUEUE_LIMIT = 1 << 20  # the pool bounds the queue, before a prompt is even sent
@@ -48,24 +48,29 @@ def assemble(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> Asse
         add_bos=info.add_bos,
     )
     prompts = Prompts(
-        tokenize=_tokenizer(backend),
+        tokenize=lambda text, special: backend.tokenize(text, special=special),
         bos=info.bos_token if info.add_bos else None,
         template=template,
+        control_texts=info.control_texts,
     )
-    report = Loaded(
-        applied={
-            **info.applied,
-            "chat_template": template.source,
-            "template_family": template.family,
-            "tool_format": template.tool_format,
-            "reasoning_tags": [list(pair) for pair in template.reasoning],
-        },
-        origins={**info.origins, "chat_template": "flag" if template.source == "override" else template.source},
-        warnings=(*info.warnings, *template.warnings),
-        memory=info.memory,
-    )
+    report = _report(info, template)
     return Assembled(Engine(backend, max_queue=_NO_QUEUE_LIMIT), prompts, report)
 
 
-def _tokenizer(backend: Backend) -> Callable[[str, bool], list[int]]:
-    return lambda text, special: backend.tokenize(text, special=special)
+def _report(info: BackendInfo, template: ChatTemplate) -> Loaded:
+    applied = {
+        **info.applied,
+        "chat_template": template.source,
+        "template_family": template.family,
+        "tool_format": template.tool_format,
+        "reasoning_tags": [list(pair) for pair in template.reasoning],
+    }
+    origin = {"override": "flag", "gguf": "GGUF"}.get(template.source, template.source)
+    warnings = dict.fromkeys((*info.warnings, *template.warnings))
+    return Loaded(applied, {**info.origins, "chat_template": origin}, tuple(warnings), with_total(info.memory))
+
+
+def with_total(memory: dict[str, Any]) -> dict[str, Any]:
+    """The backend's buffers by kind and device, and `total_bytes` of them all where it told any."""
+    buffers = [sizes for name, sizes in memory.items() if name.endswith("_buffers")]
+    return {**memory, "total_bytes": sum(sum(sizes.values()) for sizes in buffers)} if buffers else memory

@@ -96,8 +96,8 @@ class _Entry:
             last_used_at=self.last_used_at,
             requests_running=running,
             requests_queued=self.open - running,
-            slots=self.last_status.slots if self.worker else (),
-            metrics={**(self.last_status.metrics if self.worker else {}), **self.metrics.as_dict()},
+            slots=tuple(slot for slot in self.last_status.slots if self.worker and self.worker.runs(slot.request_id)),
+            metrics={**self.metrics.as_dict(), "engine": self.last_status.metrics if self.worker else {}},
             pinned=self.spec.pin,
         )
 

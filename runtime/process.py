@@ -134,6 +134,10 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._write(frame)
         return stream
 
+    def runs(self, request_id: str) -> bool:
+        """Whether the request is in flight."""
+        return request_id in self._streams
+
     def close(self, stream: Stream) -> None:
         """The consumer is done with the stream; a request that still runs is cancelled."""
         if stream.timer is not None:

@@ -303,8 +303,8 @@ class Worker:
             end_now(1)
 
     def _tell_status(self, number: int) -> None:
-        told = {} if self._engine is None else dict(self._engine.status())
-        self._writer.send(Status(number, tuple(told.pop("slots", ())), told))
+        told = {} if self._engine is None else self._engine.status()
+        self._writer.send(Status(number, tuple(told.get("slots", ())), dict(told.get("metrics", {}))))
 
 
 def _nothing() -> None:

@@ -203,6 +203,25 @@ def test_parallel_requests_each_get_their_own_answer() -> None:
     run(scenario)
 
 
+def test_status_tells_the_requests_counts_and_the_engines_own() -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        await runtime.load(echo())
+        await text_of(runtime.generate("m", ask("one two three")))
+        stream = runtime.generate("m", ask("four"))
+        await anext(stream)
+        await stream.aclose()
+        (model,) = await runtime.status()
+
+        assert model.metrics["requests_total"] == 2
+        assert model.metrics["requests_done_total"] == 1
+        assert model.metrics["requests_failed_total"] == 1
+        assert model.metrics["completion_tokens_total"] >= 3
+        assert model.metrics["time_to_first_token_s"]["count"] >= 1
+        assert model.metrics["engine"]["steps_total"] > 0
+
+    run(scenario)
+
+
 def test_closing_the_stream_frees_the_slot_and_the_next_request_begins_at_once() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
         await runtime.load(echo(n_slots=1, **SLOW))
