@@ -108,7 +108,7 @@ def require_memory(parameters: LoadParameters) -> None:
             needed -= device.weights_bytes
         if needed > device.free_bytes:
             raise OutOfMemory(
-                f"`{parameters.spec.model_id}` needs {needed / GIB:.1f} GiB on {device.name}, where "
+                f"`{parameters.spec.model_id}` needs {needed / GIB:.1f} GiB of memory on {device.name}, where "
                 f"{device.free_bytes / GIB:.1f} GiB are free",
                 hint=_hint(parameters),
                 memory=parameters.estimate.as_dict(),

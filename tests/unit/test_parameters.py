@@ -128,7 +128,7 @@ def test_a_context_that_was_asked_for_stays_and_alternatives_are_offered(header:
 
 
 def test_an_absurd_context_is_refused_at_once(header: GGUFHeader) -> None:
-    with pytest.raises(OutOfMemory, match="GiB on CPU"):
+    with pytest.raises(OutOfMemory, match="GiB of memory on CPU"):
         require_memory(resolve(header, n_ctx=2**31 - 1))
 
 
