@@ -99,9 +99,17 @@ class Conversation:
 
 
 def read_conversation(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, continues: bool = False
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    continues: bool = False,
+    developer: bool = True,
 ) -> Conversation:
-    """Check OpenAI-shaped messages and mark them. Raises BadInput that names the message."""
+    """Check OpenAI-shaped messages and mark them. Raises BadInput that names the message.
+
+    `continues`: a last message of the assistant is the beginning of the answer. `developer`: the template knows that
+    role; else it is the system's.
+    """
     if not messages:
         raise BadInput("there are no messages", param="messages")
     read: list[Message] = []
@@ -116,6 +124,8 @@ def read_conversation(
         elif continues and i == last and message.get("role") == "assistant" and not message.get("tool_calls"):
             mark = CONTINUED
         read.append(_read_message(message, f"messages[{i}]", mark))
+        if read[-1]["role"] == "developer" and not developer:
+            read[-1]["role"] = "system"
     continued = continues and read[-1]["role"] == "assistant" and not read[-1].get("tool_calls")
     if continued and not read[-1]["content"]:
         if len(read) == 1:

@@ -164,7 +164,7 @@ class ChatTemplate:
         `add_generation_prompt` is False. `options` go to the template by name (`enable_thinking`, `reasoning_effort`,
         `documents`, `chat_template_kwargs`). Raises BadInput with the template's own words.
         """
-        talk = read_conversation(messages, tools, continues=add_generation_prompt)
+        talk = read_conversation(messages, tools, continues=add_generation_prompt, developer="developer" in self.text)
         variables = self._variables(options or {}, add_generation_prompt)
         best = self._best(talk, variables)
         if best.error is not None:
