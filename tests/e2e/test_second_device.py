@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -14,11 +15,14 @@ import pytest
 from attrs import evolve
 from fixtures.buffers import real_buffers
 from fixtures.rpc import RpcServer, rpc_server
+from localllm.errors import WorkerDied
 from localllm.runtime.models.devices import Device, library_folder
 from localllm.runtime.models.estimate import Sizing, estimate
 from localllm.runtime.models.fit import auto_layers
 from localllm.runtime.models.gguf import read_header
 from localllm.runtime.models.shape import model_shape
+from localllm.runtime.pool import LocalRuntime
+from localllm.runtime.types import Done, GenerateRequest, LoadedModel, LoadSpec, Output, Piece, Sampling
 
 MIB = 1 << 20
 LIST = """
@@ -140,20 +144,56 @@ def test_what_auto_places_on_a_small_device_really_takes_no_more_than_it_has(
     assert not more.fits
 
 
-@pytest.mark.model
-def test_a_device_that_dies_ends_its_process_and_nothing_else(model_path: Path) -> None:
-    with rpc_server() as server:
-        options = json.dumps({"path": str(model_path), "gpu_layers": "all", "rpc": server.endpoint, "n": 400})
-        worker = subprocess.Popen(
-            [sys.executable, "-c", GENERATE, options],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"GGML_NO_BACKTRACE": "1"},
-        )
-        assert worker.stderr is not None
-        assert any(line == "step\n" for line in worker.stderr)
-        server.process.kill()
-        worker.communicate(timeout=30)
+def spec(path: Path, model_id: str, **fields: Any) -> LoadSpec:
+    return LoadSpec(model_id=model_id, path=str(path), n_ctx=1024, n_slots=2, **fields)
 
-        assert worker.returncode != 0
+
+def ask(max_tokens: int) -> GenerateRequest:
+    messages = ({"role": "user", "content": "Write a very long story."},)
+    return GenerateRequest(
+        request_id=os.urandom(4).hex(), messages=messages, sampling=Sampling(temperature=0), max_tokens=max_tokens
+    )
+
+
+@pytest.mark.model
+def test_a_worker_fills_the_device_and_says_what_lies_where(model_path: Path, second_device: RpcServer) -> None:
+    async def load() -> LoadedModel:
+        runtime = LocalRuntime()
+        try:
+            options = {"rpc_servers": [second_device.endpoint]}
+            return await asyncio.wait_for(runtime.load(spec(model_path, "m", options=options)), 60)
+        finally:
+            await runtime.aclose()
+
+    model = asyncio.run(load())
+
+    assert (model.applied["gpu_layers"], model.origins["gpu_layers"]) == (31, "fit")
+    assert any(device.startswith("RPC0") for device in model.memory["kv_buffers"])
+    assert [device["name"] for device in model.memory["estimate"]["devices"]] == ["CPU", "RPC0"]
+    assert abs(model.memory["estimate_error"]) < 0.05
+
+
+@pytest.mark.model
+def test_a_device_that_dies_costs_its_worker_and_nothing_else(model_path: Path) -> None:
+    async def scenario(server: RpcServer) -> list[Output]:
+        runtime = LocalRuntime()
+        try:
+            options = {"rpc_servers": [server.endpoint]}
+            await runtime.load(spec(model_path, "far", gpu_layers="all", options=options))
+            await runtime.load(spec(model_path, "near", gpu_layers=0))
+            stream = runtime.generate("far", ask(900))
+            async for output in stream:
+                if isinstance(output, Piece):
+                    break
+            server.process.kill()
+            with pytest.raises(WorkerDied):
+                async for _ in stream:
+                    pass
+            return [output async for output in runtime.generate("near", ask(4))]
+        finally:
+            await runtime.aclose()
+
+    with rpc_server() as server:
+        outputs = asyncio.run(asyncio.wait_for(scenario(server), 120))
+
+    assert isinstance(outputs[-1], Done)

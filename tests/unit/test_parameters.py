@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve, fields
 from fixtures.gguf_bytes import TensorSpec, gguf
 from fixtures.tiny_models import write_llama, write_mamba
-from localllm.errors import BadInput, OutOfMemory
+from localllm.errors import BadInput, ModelLoadFailed, OutOfMemory
 from localllm.runtime.models.devices import Device
 from localllm.runtime.models.gguf import GGUFHeader, read_header
 from localllm.runtime.models.machine import CpuLimits
@@ -239,3 +239,9 @@ def test_a_split_sets_parts_are_all_counted(tmp_path: Path) -> None:
     found = parameters_here(LoadSpec(model_id="s", path=str(tmp_path / "s-00001-of-00002.gguf")))
 
     assert found.estimate.devices[0].weights_bytes == 256
+
+
+def test_a_damaged_file_is_named_by_its_model(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(gguf({"general.architecture": "llama"})[:-1])
+    with pytest.raises(ModelLoadFailed, match="`nice` is truncated: the last tensor"):
+        parameters_here(LoadSpec(model_id="nice", path=str(tmp_path / "m.gguf")))
