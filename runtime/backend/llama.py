@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -326,7 +327,7 @@ def _load_model(spec: LoadSpec, on_progress: LoadProgress, log: NativeLog) -> An
 
     callback = llama_cpp.llama_progress_callback(told)
     params.progress_callback = callback
-    model = llama_cpp.llama_model_load_from_file(spec.path.encode(), params)
+    model = llama_cpp.llama_model_load_from_file(os.fsencode(spec.path), params)
     if not model:
         raise ModelLoadFailed(
             f"model `{spec.model_id}` cannot be loaded: {log.reason()}", path=spec.path, log=log.errors[-8:]
