@@ -121,9 +121,11 @@ class Renderer:
             self._out(report_text(result.data))
             return
         self._end_line()
+        from .wording import calls_text, text_of
+
         if self._streamed:
+            self._out(calls_text(result.data) if self.command == "chat" else "")
             return
-        from .wording import text_of
 
         text = text_of(self.command, result)
         if text:
@@ -133,6 +135,8 @@ class Renderer:
         if self.stream is False:
             return
         self._streamed = True
+        if self.verbosity > 0:
+            self._err(printable_text(str(event.delta.get("reasoning_content") or "")))
         text = str(event.delta.get("content") or "")
         if not text:
             return

@@ -226,9 +226,18 @@ def _logs(data: Mapping[str, Any]) -> str:
 def _chat(data: Mapping[str, Any]) -> str:
     choices = data["choices"]
     texts = [printable_text(str(choice["message"].get("content") or "")) for choice in choices]
-    if len(texts) == 1:
-        return texts[0] or "\n"
-    return "\n".join(f"[{choice['index']}] {text}" for choice, text in zip(choices, texts, strict=True))
+    if len(texts) > 1:
+        texts = [f"[{choice['index']}] {text}" for choice, text in zip(choices, texts, strict=True)]
+    text = "\n".join(texts) or "\n"
+    calls = calls_text(data)
+    return f"{text.rstrip()}\n{calls}".lstrip("\n") if calls else text
+
+
+def calls_text(data: Mapping[str, Any]) -> str:
+    """A line for each tool call of an answer: `call NAME ARGUMENTS`."""
+    calls = [call for choice in data.get("choices") or () for call in choice["message"].get("tool_calls") or ()]
+    functions = [call.get("function") or {} for call in calls]
+    return "".join(f"call {printable(each.get('name'))} {printable(each.get('arguments'))}\n" for each in functions)
 
 
 def _serve(_data: Mapping[str, Any]) -> str:

@@ -255,3 +255,20 @@ def test_the_executor_is_closed_when_the_reader_leaves() -> None:
         asyncio.run(renderer.run(source()))
 
     assert closed == [True]
+
+
+@pytest.mark.parametrize("stream", [None, False])
+def test_tool_calls_are_shown_a_line_each(stream: bool | None) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"a": "\x1b"}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = Result(data={"choices": [{"index": 0, "message": message}]})
+    events: list[Event | LocalLLMError] = [ENVELOPE, Delta(delta={"tool_calls": [call]}), result]
+
+    assert shown("chat", events, stream=stream)[1] == 'call look_up {"a": "\\x1b"}\n'
+
+
+def test_what_a_model_thinks_is_not_its_answer() -> None:
+    events: list[Event | LocalLLMError] = [ENVELOPE, Delta(delta={"reasoning_content": "hmm"}), *answer("Hi")[1:]]
+
+    assert shown("chat", events)[1] == "Hi\n"
+    assert shown("chat", events, verbosity=1)[2] == "hmm"
