@@ -50,6 +50,8 @@ class BackendInfo:
     """Whether `remove` may cut a sequence's tail."""
     end_tokens: tuple[int, ...] = ()
     """Tokens that end a generation."""
+    speculation: bool = True
+    """Whether answers may be guessed ahead."""
     step_seconds: dict[int, float] = field(factory=dict)
     """Seconds of a decode by its number of rows, where they were measured while loading."""
     add_bos: bool = False

@@ -117,6 +117,7 @@ class EchoBackend:
             n_outputs=min(64, n_batch),
             shares_prefixes=bool(options.get("shares_prefixes", True)),
             rewinds=bool(options.get("shares_prefixes", True)),
+            speculation=bool(options.get("speculation", True)),
             end_tokens=(IM_END, END),
             eos_token=END,
             eos_text=SPECIALS[2],

@@ -385,6 +385,7 @@ def _open_context(parameters: LoadParameters, model: Any, on_progress: LoadProgr
         n_outputs=min(MAX_OUTPUTS, applied["n_batch"]),
         shares_prefixes=shares,
         rewinds=shares,
+        speculation=bool(spec.options.get("speculation", True)),
         end_tokens=tuple(token for token in range(n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, token)),
         add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
         bos_token=bos if bos >= 0 else None,

@@ -38,7 +38,6 @@ class Engine:
         backend: Backend,
         *,
         max_queue: int = 64,
-        speculate: bool = True,
         strict: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,7 +61,7 @@ class Engine:
                 fixed_chunk=strict,
             ),
             cost,
-            Speculator(cost) if speculate and info.rewinds and not strict else None,
+            Speculator(cost) if info.speculation and info.rewinds and not strict else None,
         )
         self._max_queue = max_queue
         self._clock = clock
@@ -341,7 +340,7 @@ class Engine:
         self._show(answer)
         answer.run.emit(Finished(index=answer.sequence.index, reason=reason, stop_text=answer.text.stop_text))
         self._drop(answer)
-        if all(other.reason is not None for other in answer.run.answers):
+        if not any(other.sequence in self._answers for other in answer.run.answers):  # each has been told
             self._complete(answer.run)
 
     def _complete(self, run: Run) -> None:

@@ -1,0 +1,53 @@
+"""The cost model: what a step of n rows takes."""
+
+from __future__ import annotations
+
+from localllm.runtime.engine.cost import CostModel
+
+
+def measured(**seconds: float) -> CostModel:
+    cost = CostModel()
+    for rows, value in seconds.items():
+        cost.observe(int(rows[1:]), value)
+    return cost
+
+
+def test_sizes_between_measured_ones_lie_on_a_line() -> None:
+    cost = measured(n4=4.0, n8=8.0)
+
+    assert cost.seconds(6) == 6.0
+    assert cost.seconds(4) == 4.0
+
+
+def test_sizes_beyond_the_measured_ones_go_on_with_the_last_slope() -> None:
+    assert measured(n4=4.0, n8=6.0).seconds(16) == 10.0
+
+
+def test_the_most_rows_within_a_time_are_found_between_bounds() -> None:
+    cost = measured(n1=1.0, n64=64.0)
+
+    assert cost.rows_within(20.0, least=4, most=512) == 20
+    assert cost.rows_within(0.5, least=4, most=512) == 4
+    assert cost.rows_within(1e9, least=4, most=512) == 512
+
+
+def test_one_step_that_lost_the_processor_moves_it_little() -> None:
+    cost = measured(n1=1.0)
+    for _ in range(20):
+        cost.observe(1, 1.0)
+    cost.observe(1, 1000.0)
+
+    assert cost.seconds(1) < 1.2
+
+
+def test_it_follows_a_machine_that_becomes_slower() -> None:
+    cost = measured(n1=1.0)
+    for _ in range(100):
+        cost.observe(1, 2.0)
+
+    assert 1.9 < cost.seconds(1) <= 2.0
+
+
+def test_nothing_measured_costs_nothing() -> None:
+    assert CostModel().empty
+    assert CostModel().seconds(5) == 0.0

@@ -1,0 +1,211 @@
+"""Who gets which rows of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localllm.runtime.engine.cost import CostModel
+from localllm.runtime.engine.scheduler import Copy, Limits, Remove, Scheduler, Share
+from localllm.runtime.engine.sequence import Sequence
+
+
+def limits(**changes: Any) -> Limits:
+    return Limits(**{"n_slots": 4, "n_sequences": 8, "n_cells": 1000, "n_batch": 64, "n_outputs": 32} | changes)
+
+
+def scheduler_with(cost: dict[int, float] | None = None, **changes: Any) -> Scheduler:
+    model = CostModel()
+    for rows, seconds in (cost or {}).items():
+        model.observe(rows, seconds)
+    return Scheduler(limits(**changes), model)
+
+
+def sequence_of(name: str, prompt: list[int], limit: int = 500) -> Sequence:
+    return Sequence(request_id=name, index=0, tokens=list(prompt), n_prompt=len(prompt), limit=limit)
+
+
+def step(scheduler: Scheduler, token: int = 7) -> list[Share]:
+    """One step in which every sequence that asked for logits says `token`."""
+    shares = scheduler.schedule()
+    for share in shares:
+        scheduler.commit(share, [token] if share.n_outputs else [])
+    return shares
+
+
+def names(shares: list[Share]) -> list[str]:
+    return [share.sequence.request_id for share in shares]
+
+
+def test_a_prompt_is_computed_in_chunks_and_then_token_by_token() -> None:
+    scheduler = scheduler_with(n_batch=32)
+    scheduler.add(sequence_of("a", list(range(50))))
+
+    assert [(share.start, share.count, share.n_outputs) for share in step(scheduler)] == [(0, 32, 0)]
+    assert [(share.start, share.count, share.n_outputs) for share in step(scheduler)] == [(32, 18, 1)]
+    assert [(share.start, share.tokens, share.n_outputs) for share in step(scheduler)] == [(50, [7], 1)]
+
+
+def test_who_came_first_is_admitted_first_and_slots_are_never_exceeded() -> None:
+    scheduler = scheduler_with(n_slots=2)
+    sequences = [sequence_of(name, [i] * 5) for i, name in enumerate("abc")]
+    for sequence in sequences:
+        scheduler.add(sequence)
+
+    assert names(step(scheduler)) == ["a", "b"]
+
+    scheduler.release(sequences[0])
+    assert names(step(scheduler)) == ["b", "c"]
+
+
+def test_running_answers_get_their_row_beside_a_long_prompt_that_gets_the_rest_of_the_time() -> None:
+    scheduler = scheduler_with({1: 0.004, 512: 2.0}, n_batch=512, gap_s=0.08)
+    scheduler.add(sequence_of("short", [1] * 4))
+    step(scheduler)
+    scheduler.add(sequence_of("long", list(range(400))))
+    shares = step(scheduler)
+
+    assert names(shares) == ["short", "long"]
+    assert shares[0].count == 1
+    assert 16 <= shares[1].count <= 22
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one_that_came_before() -> None:
+    scheduler = scheduler_with(n_batch=32)
+    scheduler.add(sequence_of("long", list(range(400))))
+    step(scheduler)
+    scheduler.add(sequence_of("short", [9] * 10))
+    shares = {share.sequence.request_id: share for share in step(scheduler)}
+
+    assert shares["short"].n_outputs == 1
+    assert shares["long"].count >= 16
+
+
+def test_a_prefix_left_behind_is_handed_on() -> None:
+    scheduler = scheduler_with()
+    first = sequence_of("a", list(range(40)))
+    scheduler.add(first)
+    step(scheduler)
+    scheduler.release(first)
+    second = sequence_of("b", [*range(30), 99, 98])
+    scheduler.add(second)
+    (share,) = scheduler.schedule()
+
+    assert Copy(0, second.seq_id, 30) in scheduler.operations
+    assert (share.start, share.count, second.cached) == (30, 2, 30)
+
+
+def test_an_equal_prompt_still_computes_its_last_token() -> None:
+    scheduler = scheduler_with()
+    for _ in range(2):
+        sequence = sequence_of("a", list(range(40)))
+        scheduler.add(sequence)
+        (share,) = step(scheduler)
+        scheduler.release(sequence)
+
+    assert (share.start, share.count) == (39, 1)
+
+
+def test_requests_that_arrive_together_compute_their_common_prefix_once() -> None:
+    scheduler = scheduler_with(n_batch=64, n_slots=4)
+    sequences = [sequence_of(name, [*range(100), 200 + i]) for i, name in enumerate("abcd")]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    computed = 0
+    for _ in range(4):
+        computed += sum(share.count for share in step(scheduler))
+
+    assert all(sequence.n_answer for sequence in sequences)
+    assert computed <= 104 + 4 * 3
+    assert [sequence.cached for sequence in sequences] == [0, 100, 100, 100]
+    assert scheduler.cells.used < 120
+
+
+def test_followers_go_on_alone_when_their_leader_is_cancelled() -> None:
+    scheduler = scheduler_with(n_batch=32)
+    leader, follower = sequence_of("a", list(range(100))), sequence_of("b", [*range(90), 1])
+    scheduler.add(leader)
+    scheduler.add(follower)
+    step(scheduler)
+    scheduler.release(leader)
+    shares = step(scheduler)
+
+    assert names(shares) == ["b"]
+    assert shares[0].start == 32
+
+
+def test_who_wants_no_cache_neither_takes_nor_leaves_a_prefix() -> None:
+    scheduler = scheduler_with()
+    for share_it in (False, True, False):
+        sequence = sequence_of("a", list(range(40)))
+        sequence.share = share_it
+        scheduler.add(sequence)
+        (share,) = step(scheduler)
+        assert share.count == 40
+        scheduler.release(sequence)
+
+
+def test_a_model_that_cannot_share_computes_every_prompt() -> None:
+    scheduler = scheduler_with(shares_prefixes=False)
+    for _ in range(2):
+        sequence = sequence_of("a", list(range(40)))
+        scheduler.add(sequence)
+        (share,) = step(scheduler)
+        scheduler.release(sequence)
+
+    assert share.count == 40
+    assert not any(isinstance(operation, Copy) for operation in scheduler.operations)
+
+
+def test_idle_prefixes_give_way_to_running_requests() -> None:
+    scheduler = scheduler_with(n_cells=100, n_batch=100, cached_share=1.0)
+    for base in (0, 1000):
+        sequence = sequence_of("old", list(range(base, base + 40)))
+        scheduler.add(sequence)
+        step(scheduler)
+        scheduler.release(sequence)
+    scheduler.add(sequence_of("new", list(range(2000, 2060))))
+    (share,) = step(scheduler)
+
+    assert share.count == 60
+    assert scheduler.evictions == 1
+    assert scheduler.cells.used <= 100
+
+
+def test_the_last_one_is_stopped_when_the_cells_run_out_and_resumes_with_its_answer() -> None:
+    scheduler = scheduler_with(n_cells=64, n_batch=64)
+    first, second = sequence_of("a", [1] * 10, limit=60), sequence_of("b", [2] * 10, limit=60)
+    scheduler.add(first)
+    scheduler.add(second)
+    while not scheduler.preemptions:
+        step(scheduler)
+
+    assert second.seq_id == -1
+    assert second.n_answer > 0
+
+    said = list(second.tokens)
+    scheduler.release(first)
+    step(scheduler)
+    assert second.seq_id >= 0
+    assert second.tokens[: len(said)] == said
+    assert len(second.tokens) == len(said) + 1
+
+
+def test_the_rejected_end_of_a_draft_is_cut_off() -> None:
+    scheduler = scheduler_with()
+    sequence = sequence_of("a", [1, 2, 3])
+    scheduler.add(sequence)
+    (share,) = scheduler.schedule()
+    scheduler.commit(Share(sequence, 0, share.tokens, [4, 5, 6], 4), [4, 9])
+
+    assert sequence.tokens == [1, 2, 3, 4, 9]
+    assert sequence.computed == 4
+    assert Remove(sequence.seq_id, 4) in scheduler.operations
+
+
+def test_the_waiting_line_is_bounded() -> None:
+    scheduler = scheduler_with(max_queue=2)
+    for name in "ab":
+        assert not scheduler.full
+        scheduler.add(sequence_of(name, [1]))
+
+    assert scheduler.full

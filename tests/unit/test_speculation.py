@@ -1,0 +1,112 @@
+"""Guessing from what was said before, and betting only where it pays."""
+
+from __future__ import annotations
+
+from localllm.runtime.engine.cost import CostModel
+from localllm.runtime.engine.sequence import Sequence
+from localllm.runtime.engine.speculation import Index, Memory, Speculator
+
+FLAT = {1: 1.0, 32: 1.1}
+"""Rows cost nearly nothing, as on a GPU."""
+STEEP = {1: 1.0, 2: 2.0, 32: 32.0}
+"""A row more costs as much as a step."""
+
+
+def cost_of(seconds: dict[int, float]) -> CostModel:
+    cost = CostModel()
+    for rows, value in seconds.items():
+        cost.observe(rows, value)
+    return cost
+
+
+def sequence_of(tokens: list[int], limit: int = 1000) -> Sequence:
+    return Sequence(request_id="r", index=0, tokens=tokens, n_prompt=len(tokens), limit=limit)
+
+
+def answer(speculator: Speculator, sequence: Sequence, truth: list[int], most: int = 31) -> int:
+    """Let a sequence say `truth`; returns the steps that took."""
+    steps, at = 0, 0
+    while at < len(truth):
+        speculator.propose([sequence], most)
+        kept = []
+        for i, guess in enumerate([*sequence.draft, None]):
+            kept.append(truth[at + i])
+            if at + i + 1 == len(truth) or kept[-1] != guess:
+                break
+        speculator.learn(sequence, kept)
+        sequence.tokens.extend(kept)
+        at += len(kept)
+        steps += 1
+    speculator.forget(sequence, remember=True)
+    return steps
+
+
+def test_the_longest_suffix_predicts() -> None:
+    index = Index()
+    index.extend([1, 2, 3, 4, 5, 9, 2, 3, 4, 6])
+
+    assert index.find([5, 9, 2, 3, 4]) == (9, 5)
+    assert index.find([1, 2, 3, 4])[0] == 4
+    assert index.find([7, 7, 7]) == (0, 0)
+
+
+def test_an_answer_said_before_comes_in_a_few_steps() -> None:
+    speculator = Speculator(cost_of(FLAT))
+    prompt, truth = list(range(20)), list(range(100, 148))
+
+    assert answer(speculator, sequence_of(list(prompt)), truth) == 48
+    assert answer(speculator, sequence_of(list(prompt)), truth) <= 3
+    assert speculator.accepted > 40
+
+
+def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_step() -> None:
+    speculator = Speculator(cost_of(STEEP))
+    prompt, truth = list(range(20)), list(range(100, 148))
+    answer(speculator, sequence_of(list(prompt)), truth)
+    answer(speculator, sequence_of(list(prompt)), truth)
+
+    assert speculator.drafted == 0
+
+
+def test_bad_guesses_stop_being_tried_and_good_ones_are_taken_up_again() -> None:
+    speculator = Speculator(cost_of({1: 1.0, 4: 1.8, 32: 6.0}))
+    prompt = list(range(20))
+    for i in range(30):  # the same prompt, and never the same answer: each match of the prompt misleads
+        answer(speculator, sequence_of(list(prompt)), [1000 + 50 * i + k for k in range(6)])
+    misled = speculator.drafted
+    for i in range(30):
+        answer(speculator, sequence_of(list(prompt)), [9000 + 50 * i + k for k in range(6)])
+    still = speculator.drafted - misled
+    for _ in range(12):
+        answer(speculator, sequence_of(list(prompt)), list(range(5000, 5030)))
+    steps = answer(speculator, sequence_of(list(prompt)), list(range(5000, 5030)))
+
+    assert still <= misled
+    assert steps <= 12
+
+
+def test_a_draft_never_reaches_beyond_the_limit() -> None:
+    speculator = Speculator(cost_of(FLAT))
+    answer(speculator, sequence_of(list(range(20))), list(range(100, 148)))
+    sequence = sequence_of(list(range(20)), limit=24)
+    speculator.propose([sequence], 31)
+
+    assert 0 < len(sequence.draft) <= 3
+
+
+def test_several_sequences_share_the_rows_there_are() -> None:
+    speculator = Speculator(cost_of(FLAT))
+    answer(speculator, sequence_of(list(range(20))), list(range(100, 148)))
+    sequences = [sequence_of(list(range(20))) for _ in range(4)]
+    speculator.propose(sequences, 10)
+
+    assert sum(len(sequence.draft) for sequence in sequences) == 10
+    assert all(sequence.draft for sequence in sequences)
+
+
+def test_the_memory_of_earlier_answers_is_bounded() -> None:
+    memory = Memory(capacity=100)
+    for i in range(50):
+        memory.add(list(range(i * 10, i * 10 + 30)))
+
+    assert len(memory.young.tokens) + len(memory.old.tokens) <= 200
