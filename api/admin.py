@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from litestar.types import ASGIApp
 
 from ..errors import BadInput, NotAllowed
 from ..executors.dispatch import dispatch
+from ..executors.events import Progress
 from ..planner.codec import load_plan
 from ..planner.fields import spec_of
-from .answer import Frames, Stream
+from .answer import FIRST_EVENT_GRACE_S, Frames, Stream
 from .body import AnyRequest, json_object
 from .server import Server
 from .wire import error_line, event_line
@@ -66,6 +68,14 @@ def check_may_travel(plan: CommandPlan) -> None:
 
 
 async def _lines(events: Events) -> Frames:
+    """The events as lines. Early progress waits for what follows it: a fault right behind it keeps its own status."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    held = b""
     async with aclosing(events) as running:  # type: ignore[type-var]
         async for event in running:
-            yield event_line(event)
+            held += event_line(event)
+            if isinstance(event, Progress) and clock() - began < FIRST_EVENT_GRACE_S:
+                continue
+            yield held
+            held = b""

@@ -88,6 +88,7 @@ class _Delivery:
             if not self.headers_out:
                 await self.send({"type": "http.response.start", "status": 200, "headers": self._headers()})
                 self.headers_out = True
+                self.sent_at = asyncio.get_running_loop().time()
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         return [

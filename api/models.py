@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from litestar import get
+from litestar import HttpMethod, get, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..executors.loading import Target
 
 OWNER = "localllm"
+PROBES = [HttpMethod.GET, HttpMethod.HEAD]
 
 
 def model_routes(server: Server) -> list[HTTPRouteHandler]:
@@ -45,11 +46,11 @@ def probe_routes(server: Server) -> list[HTTPRouteHandler]:
     """The endpoints that orchestrators poll; they touch neither disk nor worker."""
     health = {"status": "ok", "server": MARKER, "instance": server.ctx.instance, "version": localllm_version()}
 
-    @get("/health")
+    @route("/health", http_method=PROBES)
     async def show_health() -> ASGIApp:
         return json_response(health)
 
-    @get("/ready")
+    @route("/ready", http_method=PROBES)
     async def show_readiness() -> ASGIApp:
         return readiness_response(server)
 

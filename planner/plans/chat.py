@@ -43,3 +43,7 @@ class Chat:
     n: int = option(1, help="How many answers to give", ge=1, le=128)
     cache_prompt: bool = option(True, help="Reuse what is already computed of the prompt")
     timeout_s: float | None = option(None, help="Seconds after which the request ends with an error", gt=0, le=86_400)
+
+    def __attrs_post_init__(self) -> None:
+        if "" in self.stop:
+            raise ValueError("`stop`: an empty text would end every answer at once")

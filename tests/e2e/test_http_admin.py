@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "fixtures"))
+from scripted import scripted
 
 if TYPE_CHECKING:
     from conftest import RunningServer
@@ -76,3 +81,46 @@ def test_an_error_before_the_first_event_keeps_its_status_and_all_its_data(http:
     assert answer.status_code == 404
     assert error["localllm"]["code"] == "model_not_found"
     assert error["localllm"]["exit_code"] == 3
+
+
+ASK = {"messages": [{"role": "user", "content": "one two three"}], "stream": True}
+
+
+def test_unloading_under_a_running_stream_needs_force_and_then_ends_it_with_an_error(tmp_path: Path) -> None:
+    unload = {"command": "models.unload", "model": "echo"}
+    with (
+        scripted(tmp_path, {"step_delay_s": 0.02, "endless": True}) as server,
+        server.client() as http,
+        server.client() as other,
+        other.stream("POST", "/v1/chat/completions", json=ASK) as answer,
+    ):
+        lines = filter(None, answer.iter_lines())
+        next(lines)
+        refused = http.post("/admin/plans", json={"plan": unload})
+        still = next(lines)
+        forced = run_plan(http, unload | {"force": True})
+        rest = list(lines)
+
+    assert refused.status_code == 409
+    assert refused.json()["error"]["code"] == "in_use"
+    assert "retry-after" in refused.headers
+    assert '"error"' not in still
+    assert forced[-1]["data"]["unloaded"] == ["echo"]
+    assert "error" in json.loads(rest[-1].removeprefix("data: "))
+
+
+def test_beyond_the_queue_a_request_is_told_to_come_back(tmp_path: Path) -> None:
+    options = {"step_delay_s": 0.02, "endless": True}
+    with (
+        scripted(tmp_path, options, settings={"queue_size": "0"}, n_slots=1) as server,
+        server.client() as http,
+        server.client() as other,
+        other.stream("POST", "/v1/chat/completions", json=ASK) as answer,
+    ):
+        lines = answer.iter_lines()  # closes the stream when it is collected
+        next(lines)
+        refused = http.post("/v1/chat/completions", json=ASK)
+
+    assert refused.status_code == 429
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+    assert int(refused.headers["retry-after"]) >= 1

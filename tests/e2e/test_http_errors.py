@@ -157,3 +157,14 @@ def test_every_answer_has_an_id_that_the_log_has_too(http: httpx.Client, echo_se
 
     logged = http.post("/admin/plans", json={"plan": {"command": "logs", "lines": 200}})
     assert request_id in logged.text
+
+
+def test_probes_may_ask_for_the_head_alone(http: httpx.Client) -> None:
+    assert [http.head(path).status_code for path in ("/health", "/ready")] == [200, 200]
+
+
+def test_an_empty_stop_text_is_a_400(http: httpx.Client) -> None:
+    answer = http.post(CHAT, json=ASK | {"stop": ["x", ""]})
+
+    assert answer.status_code == 400
+    assert "`stop`" in error_of(answer)["message"]
