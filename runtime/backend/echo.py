@@ -89,6 +89,7 @@ class EchoBackend:
     """Sequence to its cells: token and the cell's identity, which shared cells have in common."""
     _holders: dict[int, int] = field(factory=dict)
     _rows: list[tuple[int, int]] = field(factory=list)
+    _preferred: frozenset[int] = frozenset()
     _logits: dict[int, NDArray[np.float32]] = field(factory=dict)
     _prompt_end: dict[int, int] = field(factory=dict)
     """Where a sequence first asked for logits."""
@@ -129,6 +130,7 @@ class EchoBackend:
                 for name in applied
             },
         )
+        self._preferred = frozenset(self.tokenize(str(options.get("prefer", "")), special=False))
         for piece in options.get("script", ()):
             self.vocabulary.word(_script_piece(piece))
 
@@ -173,24 +175,32 @@ class EchoBackend:
         if row not in self._logits:
             out = -np.arange(N_VOCAB, dtype=np.float32) * np.float32(1e-3)
             out[32] = 5.0  # what is left to say where the end is forbidden
-            out[self.next_token(row, self._prompt_end[self._rows[row][0]])] = 10.0
-            for token in self.tokenize(str(self.spec.options.get("prefer", "")), special=False):
-                out[token] = 20.0
+            out[self.next_token(row, self._end_of_prompt(*self._rows[row]))] = 10.0
+            out[list(self._preferred)] = 20.0
             self._logits[row] = out
         return self._logits[row]
 
     def choose(self, row: int, n_prompt: int) -> int:
         """The token a sampler takes from a row: the likeliest where somebody looked at or changed the logits."""
-        if row in self._logits or "prefer" in self.spec.options:
+        if row in self._logits or self._preferred:
             return int(self.logits(row).argmax())
         return self.next_token(row, n_prompt)
+
+    def _end_of_prompt(self, sequence: int, position: int) -> int:
+        """Where the answer begins: after the chat's last opened turn, else where logits were first asked for."""
+        tokens = [token for token, _ in self._stored[sequence][: position + 1]]
+        opened = max((i for i, token in enumerate(tokens) if token == IM_START), default=None)
+        if opened is None:
+            return self._prompt_end[sequence]
+        return next(i for i in range(opened, len(tokens)) if b"\n" in self.piece(tokens[i])) + 1
 
     def next_token(self, row: int, n_prompt: int) -> int:
         """The token that follows a row of the last decode in an answer to the first `n_prompt` tokens."""
         sequence, position = self._rows[row]
         tokens = [token for token, _ in self._stored[sequence][: position + 1]]
         reply = self._reply(tokens[:n_prompt])
-        at = len(tokens) - n_prompt
+        # what was said only because it is preferred is no part of the reply
+        at = sum(token not in self._preferred for token in tokens[n_prompt:])
         if self.spec.options.get("endless"):
             return reply[at % len(reply)] if reply else 32
         return reply[at] if at < len(reply) else END
