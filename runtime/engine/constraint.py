@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CACHED_GRAMMARS = 64
-_FREE_BLANKS = r"[\x20\x0A\x0D\x09]{0,32}"
+_FREE_BLANKS = r"[\x20\x0A\x0D\x09]{0,20}"
 """Bounded: a model that is allowed endless white space writes it."""
 _NAMES_BELOW = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _DATA_BELOW = ("enum", "const", "default", "examples")

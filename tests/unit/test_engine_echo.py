@@ -293,15 +293,16 @@ def test_an_ignored_end_leads_to_the_limit() -> None:
 
 def test_an_object_ends_at_its_closing_brace_although_the_model_prefers_line_feeds() -> None:
     asking = echo(tokens="bytes", prefer="\n")
-    for whitespace in (False, True):
+    for whitespace, said in ((False, '{"a": {"b": [1, 2]}, "c": "d"}'), (True, '{"a":{"b":[1,2]}}')):
         told = asking.ask(
-            chat('{"a": {"b": [1, 2]}, "c": "d"}'),
+            chat(said),
             constraint=Constraint(kind="json_object", source=None, whitespace=whitespace),
             max_tokens=400,
         )
 
         assert told.reason == "stop"
-        assert isinstance(json.loads(told.text), dict)
+        assert json.loads(told.text) == json.loads(said)
+        assert "\n" * 21 not in told.text
 
 
 def test_a_constraint_leaves_nothing_to_the_next_request() -> None:
