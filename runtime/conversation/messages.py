@@ -22,7 +22,7 @@ from .provenance import OTHER, Traced, joined
 
 PART_JOINER = "\n"
 
-TOOLS, CALLS, RESULTS, CONTINUED, SYSTEM, BOS = 2, 3, 4, 5, 6, 255
+TOOLS, CALLS, RESULTS, CONTINUED, USER, SYSTEM, BOS = 2, 3, 4, 5, 6, 7, 255
 """Marks that are looked for in the prompt; system messages count up from `SYSTEM`, and `BOS` is the template's own."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -121,6 +121,8 @@ def read_conversation(
             mark, system = min(system, BOS - 1), system + 1
         elif message.get("role") in ("tool", "function"):
             mark = RESULTS
+        elif message.get("role") == "user":
+            mark = USER
         elif continues and i == last and message.get("role") == "assistant" and not message.get("tool_calls"):
             mark = CONTINUED
         read.append(_read_message(message, f"messages[{i}]", mark))

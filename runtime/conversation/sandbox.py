@@ -23,7 +23,7 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.compiler import operators as compare_operators
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 
 from .provenance import OTHER, Traced, embedded, formatted, holds_traced, joined, mark_in, plain, printf, spoken, traced
@@ -239,12 +239,18 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         result = super().call(__context, __obj, *args, **kwargs)
         if isinstance(result, str):
             grown(len(result))
+            if type(result) is str and not isinstance(__obj, Macro) and holds_traced([*args, *kwargs.values()]):
+                return Traced(result)
         return result
 
     def _joinable(self, sep: str, items: Iterable[Any]) -> list[Any]:
         row = list(items)
         grown(sum(len(item) + len(sep) for item in row if isinstance(item, str)))
         return row
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """As the sandbox, and no bytes: they do not remember who wrote them."""
+        return super().is_safe_attribute(obj, attr, value) and not (isinstance(obj, str) and attr in _UNMARKED)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """`str.format` and `format_map` without private attributes, keeping marks."""
@@ -319,6 +325,7 @@ def _check_replace(text: str, old: Any, new: Any) -> None:
 _TEXT_METHODS = frozenset(
     {"join", "replace", "center", "ljust", "rjust", "__add__", "__mod__", "removeprefix", "removesuffix", "translate"}
 )
+_UNMARKED = frozenset({"encode", "marks", "cut"})
 _COMPARING_TESTS = frozenset(
     {
         "eq",

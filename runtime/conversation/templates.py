@@ -183,6 +183,7 @@ class ChatTemplate:
             given.setdefault("thinking", given["enable_thinking"])
         variables = {name: marked(value, OTHER) for name, value in given.items() if value is not None}
         variables.setdefault("documents", None)
+        variables.setdefault("chat_template_kwargs", {})
         return {
             **variables,
             "add_generation_prompt": add_generation_prompt,
@@ -247,6 +248,8 @@ class ChatTemplate:
             raise BadInput("the chat template uses too much memory", param="messages") from None
         except Exception as exc:  # whatever a template may raise is its complaint
             return _Attempt(dialect=dialect, error=_words(exc), missing=talk.expected)
+        if dialect.typed_content and budget.printed:
+            return _Attempt(dialect=dialect, error="it prints parts in Python's notation", missing=talk.expected)
         text = _continued(text, talk, appended=appended)
         return _Attempt(
             dialect=dialect, text=text, missing=talk.expected - set(text.marks), clumsy=CALLS in budget.printed
