@@ -45,7 +45,6 @@ class _Entry:
     state: ModelState = "loading"
     worker: WorkerProcess | None = None
     report: Loaded = field(factory=lambda: Loaded({}, {}, (), {}))
-    last_status: Status = field(factory=lambda: Status(0))
     metrics: RequestMetrics = field(factory=RequestMetrics)
     load: asyncio.Task[None] | None = None
     end: asyncio.Task[None] | None = None
@@ -81,12 +80,13 @@ class _Entry:
 
     def snapshot(self) -> LoadedModel:
         running = min(self.open, self.slots())
+        worker, told = self.worker, self.worker.last_status if self.worker else Status(0)
         return LoadedModel(
             model_id=self.spec.model_id,
             state=self.state,
             backend=self.spec.backend,
             spec=self.spec,
-            pid=self.worker.pid if self.worker else None,
+            pid=worker.pid if worker else None,
             applied=self.report.applied,
             origins=self.report.origins,
             warnings=self.report.warnings,
@@ -96,8 +96,8 @@ class _Entry:
             last_used_at=self.last_used_at,
             requests_running=running,
             requests_queued=self.open - running,
-            slots=tuple(slot for slot in self.last_status.slots if self.worker and self.worker.runs(slot.request_id)),
-            metrics={**self.metrics.as_dict(), "engine": self.last_status.metrics if self.worker else {}},
+            slots=tuple(slot for slot in told.slots if worker and worker.runs(slot.request_id)),
+            metrics={**self.metrics.as_dict(), "engine": told.metrics},
             pinned=self.spec.pin,
         )
 
@@ -327,9 +327,7 @@ class LocalRuntime:
     async def _refresh(self, entry: _Entry) -> None:
         if entry.worker is None or entry.state != "ready":
             return
-        answer = await entry.worker.status(self._limits.status_timeout_s)
-        if answer is not None:
-            entry.last_status = answer
+        await entry.worker.status(self._limits.status_timeout_s)
 
     # -- answering -----------------------------------------------------------------------------------------------
 

@@ -85,8 +85,9 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._partial_line = b""
         self._streams: dict[str, Stream] = {}
-        self._questions: dict[int, asyncio.Future[Status | None]] = {}
-        self._numbers = 0
+        self.last_status = Status(0)
+        """The last report the worker gave, however late it came."""
+        self._question: asyncio.Future[None] | None = None
         self._load: asyncio.Future[Loaded] | None = None
         self._on_progress: LoadProgress | None = None
         self._stall_s = 0.0
@@ -145,20 +146,14 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         if self._streams.pop(stream.request_id, None) is not None:
             self._send(Cancel(stream.request_id))
 
-    async def status(self, timeout_s: float) -> Status | None:
-        """The worker's own report; None where it does not answer in time."""
-        if self._gone.is_set():
-            return None
-        self._numbers += 1
-        number = self._numbers
-        answer = self._questions[number] = asyncio.get_running_loop().create_future()
-        self._send(AskStatus(number))
-        try:
-            return await asyncio.wait_for(answer, timeout_s)
-        except TimeoutError:
-            return None
-        finally:
-            self._questions.pop(number, None)
+    async def status(self, timeout_s: float) -> Status:
+        """The worker's own report; after `timeout_s` the last one there was, and the new one is taken when it comes."""
+        if self._question is None and not self._gone.is_set():
+            self._question = asyncio.get_running_loop().create_future()
+            self._send(AskStatus(self.last_status.number + 1))
+        if self._question is not None:
+            await asyncio.wait([self._question], timeout=timeout_s)
+        return self.last_status
 
     async def stop(self, error: LocalLLMError, grace_s: float) -> None:
         """End the process and return when it is gone; requests in flight end with `error`."""
@@ -235,9 +230,8 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             if self._load is not None and not self._load.done():
                 self._load.set_exception(error_from_dict(message.error))
         elif isinstance(message, Status):
-            question = self._questions.get(message.number)
-            if question is not None and not question.done():
-                question.set_result(message)
+            self.last_status = message
+            self._end_question()
         elif isinstance(message, Log):
             self._log(message.level, message.text)
 
@@ -286,11 +280,14 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         error = self._stopping or death_error(self.model_id, returncode, lines, self._cause)
         self.died = self._stopping is None
         self._fail_streams(error)
-        for question in self._questions.values():
-            if not question.done():
-                question.set_result(None)
+        self._end_question()
         if self.died and self.on_death is not None:
             self.on_death(error)
+
+    def _end_question(self) -> None:
+        if self._question is not None and not self._question.done():
+            self._question.set_result(None)
+        self._question = None
 
     def _fail_streams(self, error: LocalLLMError) -> None:
         streams, self._streams = self._streams, {}
