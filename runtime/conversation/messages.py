@@ -65,17 +65,6 @@ _NOTES: dict[str, str] = {
 }
 
 
-def notes_of(dialect: Dialect) -> tuple[str, ...]:
-    """What people should know about the repairs of this dialect."""
-    repairs = {
-        "tools": not dialect.tools,
-        "tool_turns": not dialect.tool_turns,
-        dialect.system: dialect.system != "own",
-        "merged": dialect.merged,
-    }
-    return tuple(_NOTES[name] for name, made in repairs.items() if made)
-
-
 @frozen(kw_only=True)
 class Conversation:
     """The messages and tools of a request, checked, in one shape, with marks."""
@@ -96,6 +85,17 @@ class Conversation:
             if message.get("tool_calls"):
                 marks.add(CALLS)
         return frozenset(marks | ({TOOLS} if self.tools else set()))
+
+
+def notes_of(dialect: Dialect, talk: Conversation) -> tuple[str, ...]:
+    """What people should know about the repairs that this dialect makes to their conversation."""
+    repairs = {
+        "tools": not dialect.tools,
+        "tool_turns": not dialect.tool_turns,
+        dialect.system: dialect.system != "own" and any(_is_system(message) for message in talk.messages),
+        "merged": dialect.merged,
+    }
+    return tuple(_NOTES[name] for name, made in repairs.items() if made)
 
 
 def read_conversation(

@@ -201,10 +201,12 @@ class ChatTemplate:
         if best.clean:
             return best
         refused = best
-        for change in changes * 2:  # one repair may be of use only after another
-            best = min(best, self._changed(best, change, talk, variables), key=lambda attempt: attempt.score)
-            if best.clean:
+        for _ in changes:  # one repair may be of use only after another
+            tries = [self._changed(best, change, talk, variables) for change in changes]
+            better = min(tries, key=lambda attempt: attempt.score)
+            if better.score >= best.score:
                 break
+            best = better
         if not best.clean:
             best = min(best, self._all_at_once(changes, talk, variables), key=lambda attempt: attempt.score)
         if best.error is not None:
@@ -262,7 +264,7 @@ class ChatTemplate:
             text = text.cut(len(bos), len(text))
         # the template's own text may begin with the token too: SmolLM2's BOS is `<|im_start|>`
         has_bos = bool(bos) and text.startswith(bos) and set(text.marks[: len(bos)]) <= {OWN, BOS}
-        notes = notes_of(attempt.dialect)
+        notes = notes_of(attempt.dialect, talk)
         if attempt.missing:
             notes += ("the template leaves out a part of the conversation",)
         ends = plain(text).rstrip()
