@@ -84,7 +84,7 @@ def load_spec(ctx: Context, target: Target, plan: ModelsLoad | Serve | None = No
 
     Raises ModelLoadFailed for a damaged file and Unsupported for one that is no model: llama.cpp never sees them.
     """
-    from ..runtime.types import LoadSpec
+    from ..runtime.load_spec import LoadSpec
 
     entry = target.entry
     if entry is not None:
@@ -108,7 +108,7 @@ def plan_parameters(plan: ModelsLoad | Serve) -> dict[str, Any]:
     """The plan's fields that a `LoadSpec` has too, under the same names; those at None are left out."""
     from attrs import fields
 
-    from ..runtime.types import LoadSpec
+    from ..runtime.load_spec import LoadSpec
 
     shared = {field.name for field in fields(LoadSpec)} & {field.name for field in fields(type(plan))}
     return {name: value for name in sorted(shared) if (value := getattr(plan, name)) is not None}

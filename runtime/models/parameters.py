@@ -13,7 +13,7 @@ from typing import Any, Final
 from attrs import define, evolve, field, frozen
 
 from ...errors import BadInput, OutOfMemory
-from ..types import LoadSpec
+from ..load_spec import LoadSpec
 from .device import Device, devices_to_offload_to
 from .estimate import Estimate, Sizing, estimate
 from .fit import Alternative, alternatives, auto_layers, context_that_fits, pool_cells

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ...errors import ModelLoadFailed
-from ..types import LoadSpec
+from ..load_spec import LoadSpec
 from .device import Device, probe_devices
 from .gguf import InvalidGGUF, read_header
 from .machine import cpu_limits
