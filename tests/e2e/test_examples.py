@@ -17,11 +17,10 @@ def test_each_example_is_a_program_or_a_plan_file():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_runs(server, name):
-    running = server("--model", "smollm2-135m")
+def test_it_runs(model_server, name):
     path = str(FOLDER / name)
     command = [path] if name.endswith(".py") else ["-m", "localllm", "apply", path]
-    done = subprocess.run([sys.executable, *command], env=running.env, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, *command], env=model_server.env, capture_output=True, text=True, timeout=200)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
