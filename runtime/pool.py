@@ -7,7 +7,6 @@ A model's states are closed and each ends by a time-out: `loading` (given up wit
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -33,8 +32,6 @@ from .process import LogLine, Stream, WorkerProcess
 from .protocol import LoadProgress
 from .residency import Deaths, Limits, Resident, Room, make_room
 from .types import Done, GenerateRequest, LoadedModel, LoadSpec, ModelState, Output
-
-_SPLIT = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
 @define(eq=False, kw_only=True)
@@ -202,7 +199,8 @@ class LocalRuntime:
 
     async def _admit(self, entry: _Entry) -> None:
         """Make room for the model, or say what stands in the way."""
-        entry.memory_bytes = expected_bytes(entry.spec)
+        if self._limits.memory_budget_bytes is not None:
+            entry.memory_bytes = await asyncio.to_thread(expected_bytes, entry.spec)
         model_id = entry.spec.model_id
         while (room := self._room(entry.spec, entry.memory_bytes)).evict:
             victim = self._entries[room.evict[0]]
@@ -211,14 +209,15 @@ class LocalRuntime:
         if not room.fits and room.in_the_way:
             busy = ", ".join(f"`{name}`" for name in room.in_the_way)
             raise InUse(
-                f"no room for model `{model_id}` while {busy} answers requests",
+                f"no room for model `{model_id}` while {busy} {'is' if len(room.in_the_way) == 1 else 'are'} busy",
                 hint="try again when they are done, or unload one with `--force`",
                 in_the_way=list(room.in_the_way),
             )
         if not room.fits:
+            pinned = any(other.spec.pin for other in self._entries.values() if other is not entry)
             raise OutOfMemory(
-                f"model `{model_id}` does not fit beside the pinned models in the memory budget",
-                hint="unpin or unload one, or raise the budget",
+                f"model `{model_id}` does not fit the memory budget" + " beside the pinned models" * pinned,
+                hint="unload a pinned model, or raise the budget" if pinned else "raise the budget, or lower `n_ctx`",
                 needed_bytes=entry.memory_bytes,
                 memory_budget_bytes=self._limits.memory_budget_bytes,
                 max_loaded=self._limits.max_loaded,
@@ -238,7 +237,8 @@ class LocalRuntime:
         entry = self._entries.get(spec.model_id)
         if entry is not None and entry.state in ("loading", "ready"):
             return ()
-        return self._room(spec, expected_bytes(spec)).evict
+        needed_bytes = 0 if self._limits.memory_budget_bytes is None else expected_bytes(spec)
+        return self._room(spec, needed_bytes).evict
 
     def _died(self, entry: _Entry, error: LocalLLMError) -> None:
         self._deaths[entry.spec.model_id].record(time.monotonic())
@@ -408,15 +408,17 @@ def _as_error(error: BaseException) -> LocalLLMError:
 
 
 def expected_bytes(spec: LoadSpec) -> int:
-    """What a model will take, before it is loaded: `options["memory_bytes"]`, else the size of its files."""
+    """What a model will take: `options["memory_bytes"]`, else the estimate from its header, else its file's size.
+
+    Reads the header, and asks a GPU's driver in a process of its own where there is one; blocking.
+    """
     given = spec.options.get("memory_bytes")
-    if given is not None:
-        return int(given)
-    if not spec.path:
-        return 0
-    first = Path(spec.path)
-    files = [first]
-    if split := _SPLIT.fullmatch(first.name):
-        count = split["count"]
-        files = [first.with_name(f"{split['stem']}-{at:05d}-of-{count}.gguf") for at in range(1, int(count) + 1)]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    if given is not None or not spec.path:
+        return int(given or 0)
+    from .models.placement import parameters_here
+
+    try:
+        return parameters_here(spec, probe=True).estimate.needed_bytes
+    except (LocalLLMError, OSError):  # the load itself will say what is wrong with it
+        path = Path(spec.path)
+        return path.stat().st_size if path.is_file() else 0

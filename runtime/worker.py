@@ -143,6 +143,8 @@ class Worker:
         self._questions: list[int] = []
         """Numbers of the status reports to give after the coming step, which sees the cancels that came before them."""
         self._faults = 0
+        self._fault: LocalLLMError | None = None
+        """Why the engine is being emptied, while it is."""
 
     # -- the reader's side ---------------------------------------------------------------------------------------
 
@@ -272,7 +274,7 @@ class Worker:
             return  # it has had its last word
         if isinstance(output, LocalLLMError):
             del self._live[request_id]
-            self._pending.append((request_id, Failure(output.as_dict())))
+            self._pending.append((request_id, Failure((self._fault or output).as_dict())))
             return
         if type(output) is Done:
             del self._live[request_id]
@@ -289,15 +291,18 @@ class Worker:
     def _fail_all(self, error: LocalLLMError) -> None:
         """One error for each request in flight; an engine that fails again and again is given up with its process."""
         self._faults += 1
-        for request_id in list(self._live):
-            self._emit(request_id, error)
-        self._flush()
+        in_flight = list(self._live)
+        self._fault = error
         try:
             if self._engine is not None:
                 self._engine.close()
         except Exception:
             traceback.print_exc()
             self._faults = _FAULTS_IN_A_ROW
+        for request_id in in_flight:  # those that the engine had lost, or never really had
+            self._emit(request_id, error)
+        self._fault = None
+        self._flush()
         if self._faults >= _FAULTS_IN_A_ROW:
             print("the engine failed too often; the worker ends", file=sys.stderr, flush=True)
             end_now(1)

@@ -18,6 +18,7 @@ import uvloop
 from localllm.errors import (
     BadInput,
     CoolingDown,
+    InternalError,
     InUse,
     LocalLLMError,
     ModelLoadFailed,
@@ -32,7 +33,17 @@ from localllm.errors import (
 )
 from localllm.runtime.pool import LocalRuntime
 from localllm.runtime.residency import Limits
-from localllm.runtime.types import Done, Finished, GenerateRequest, LoadedModel, LoadSpec, Output, Piece, Started
+from localllm.runtime.types import (
+    Done,
+    Finished,
+    GenerateRequest,
+    LoadedModel,
+    LoadSpec,
+    Output,
+    Piece,
+    Sampling,
+    Started,
+)
 
 Scenario = Callable[[LocalRuntime], Awaitable[None]]
 NUMBERS = count()
@@ -333,6 +344,23 @@ def test_a_failing_decode_gives_each_request_in_flight_one_error_and_the_worker_
     run(scenario)
 
 
+def test_a_bug_costs_the_requests_in_flight_one_error_and_its_traceback_is_logged() -> None:
+    log: list[tuple[str, str, str]] = []
+
+    async def scenario(runtime: LocalRuntime) -> None:
+        model = await runtime.load(echo(**SLOW))
+        no_number: Any = "seven"
+        errors = await errors_of(runtime.generate("m", ask(sampling=Sampling(seed=no_number))))
+
+        assert [type(error) for error in errors] == [InternalError]
+        assert any("Traceback" in text for _model, _level, text in log)
+        assert runtime.loaded()[0].pid == model.pid
+        stream = await begun(runtime)
+        await stream.aclose()
+
+    run(scenario, log=log)
+
+
 def test_status_does_not_wait_for_a_worker_in_a_long_step() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
         await runtime.load(echo(endless=True, step_delay_s=2))
@@ -554,7 +582,7 @@ def test_a_busy_model_is_never_evicted_and_a_pinned_one_neither() -> None:
         await runtime.load(echo("a", **SLOW))
         stream = await begun(runtime, "a")
 
-        with pytest.raises(InUse, match="`a` answers"):
+        with pytest.raises(InUse, match="`a` is busy"):
             await runtime.load(echo("b"))
         assert isinstance(await anext(stream), Piece)
         await stream.aclose()

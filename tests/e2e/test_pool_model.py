@@ -19,6 +19,7 @@ from localllm.runtime.types import Done, GenerateRequest, LoadSpec, Output, Piec
 pytestmark = pytest.mark.model
 NUMBERS = count()
 LARGE = 2**31 - 1
+MIB = 1 << 20
 
 
 def spec(path: Path, model_id: str = "m", **fields: Any) -> LoadSpec:
@@ -153,3 +154,18 @@ def test_a_native_abort_costs_one_error_and_names_the_signal(model_path: Path) -
             await text_of(stream)
 
     run(scenario)
+
+
+def test_the_estimate_decides_who_must_go_and_the_measured_size_counts_afterwards(model_path: Path) -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        first = await runtime.load(spec(model_path, "a"))
+        assert 100 * MIB < first.memory["total_bytes"] < 200 * MIB
+
+        assert runtime.would_evict(spec(model_path, "b")) == ("a",)
+        await runtime.load(spec(model_path, "b"))
+        assert [model.model_id for model in runtime.loaded()] == ["b"]
+        with pytest.raises(OutOfMemory, match="budget"):
+            await runtime.load(spec(model_path, "large", n_ctx=8192, n_slots=8))
+        assert [model.model_id for model in runtime.loaded()] == ["b"]
+
+    run(scenario, Limits(memory_budget_bytes=250 * MIB))
