@@ -197,10 +197,17 @@ def document(data: Any) -> str:
     return json.dumps(data, indent=2) + "\n"
 
 
+def _problem_line(problem: dict[str, Any]) -> str:
+    """`PATH: message`, or `FILE:LINE:COLUMN: message` where the fault stands in a file."""
+    if "file" in problem:
+        return f"{problem['file']}:{problem.get('line')}:{problem.get('column')}: {problem.get('message')}"
+    return f"{problem.get('path', '$')}: {problem.get('message', '')}"
+
+
 def _details(error: LocalLLMError) -> list[str]:
     """The lists an error carries, a line each: problems, candidates, what failed."""
     lines = [
-        f"{problem.get('path', '$')}: {problem.get('message', '')}" if isinstance(problem, dict) else str(problem)
+        _problem_line(problem) if isinstance(problem, dict) else str(problem)
         for problem in error.data.get("problems") or ()
     ]
     lines = [line for line in lines if line not in error.message]

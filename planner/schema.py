@@ -25,10 +25,11 @@ Schema = dict[str, Any]
 def generate() -> dict[str, Schema]:
     """Every published schema by its name."""
     from .documents import documents
+    from .files.schema import plan_file_schema
 
     plans = {command: plan_schema(command) for command in COMMANDS}
     named = {f"plan.{command}": schema for command, schema in plans.items()}
-    return {**named, "command-plan": union_schema(plans), **documents()}
+    return {**named, "command-plan": union_schema(plans), "plan-file": plan_file_schema(plans), **documents()}
 
 
 def head(name: str, title: str, description: str) -> Schema:
@@ -87,13 +88,18 @@ def class_schema(cls: type[Any], definitions: dict[str, Schema]) -> Schema:
     fields = [field for field in attrs.fields(cls) if METADATA_KEY in field.metadata]
     schema: Schema = {
         "type": "object",
-        "properties": {field.name: property_schema(field, definitions) for field in fields},
+        "properties": {json_name(field): property_schema(field, definitions) for field in fields},
         "additionalProperties": False,
     }
-    required = [field.name for field in fields if field.default is attrs.NOTHING]
+    required = [json_name(field) for field in fields if field.default is attrs.NOTHING]
     if required:
         schema["required"] = required
     return schema
+
+
+def json_name(field: attrs.Attribute[Any]) -> str:
+    """The name of a field in JSON: a Python keyword such as `if` is an attribute with `_` behind it."""
+    return field.name.rstrip("_")
 
 
 def property_schema(field: attrs.Attribute[Any], definitions: dict[str, Schema]) -> Schema:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,27 +54,42 @@ def load_schema(name: str) -> dict[str, Any]:
     return loaded
 
 
-def problems(name: str, document: Any) -> list[Problem]:
-    """Every fault of the document, sorted by path; empty when it conforms."""
-    errors = list(_validator(name).iter_errors(document))
+def problems(name: str, document: Any, *, open_at: tuple[str, ...] = ()) -> list[Problem]:
+    """Every fault of the document, sorted by path; empty when it conforms.
+
+    `open_at` names definitions of the schema that take any object here, because something else checks those.
+    """
+    return explain_all(_validator(name, open_at).iter_errors(document))
+
+
+def explain_all(found: Iterable[ValidationError]) -> list[Problem]:
+    """A validator's errors in words, sorted by path."""
+    errors = list(found)
     if not errors:
         return []
     # Bounds say nothing about a value of another type.
     other_type = {error.json_path for error in errors if error.validator == "type"}
     meant = [error for error in errors if error.validator == "type" or error.json_path not in other_type]
-    found = {problem for error in meant for problem in _explain(error)}
-    return sorted(found, key=lambda problem: problem.path)
+    explained = {problem for error in meant for problem in _explain(error)}
+    return sorted(explained, key=lambda problem: problem.path)
 
 
 @cache
-def _validator(name: str) -> Validator:
+def json_validator() -> type[Any]:
+    """The validator class of 2020-12 that takes no number and no text that JSON cannot carry."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
     checker = Draft202012Validator.TYPE_CHECKER.redefine_many({"number": _is_number, "string": _is_string})
-    cls: Any = extend(Draft202012Validator, type_checker=checker)  # type: ignore[no-untyped-call]
+    cls: type[Any] = extend(Draft202012Validator, type_checker=checker)  # type: ignore[no-untyped-call]
+    return cls
+
+
+@cache
+def _validator(name: str, open_at: tuple[str, ...]) -> Validator:
     schema = load_schema(name)
-    validator: Validator = cls(_inline(schema, schema.get("$defs", {})))
+    definitions = {**schema.get("$defs", {}), **{opened: {"type": "object"} for opened in open_at}}
+    validator: Validator = json_validator()(_inline(schema, definitions))
     return validator
 
 
@@ -120,6 +135,9 @@ def _explain(error: ValidationError) -> Iterator[Problem]:
         yield from _unknown_keys(error)
     elif keyword == "anyOf":
         yield from _explain_alternatives(error)
+    elif keyword == "oneOf" and all(set(branch) == {"required"} for branch in _branches(error)):
+        names = [f"`{name}`" for branch in _branches(error) for name in branch["required"]]
+        yield Problem(path, f"needs one of {' and '.join(names)}, and not both")
     elif keyword == "type" and isinstance(value, str) and not _is_string(None, value):
         yield Problem(path, "holds an unpaired surrogate, which is no text")
     elif keyword == "type" and isinstance(value, float) and not math.isfinite(value):
@@ -146,6 +164,11 @@ def _explain_alternatives(error: ValidationError) -> Iterator[Problem]:
     alternatives: Any = error.validator_value
     kinds = " or ".join(_kind(branch) for branch in alternatives)
     yield Problem(error.json_path, f"{_shortened(repr(error.instance))} is not {kinds}")
+
+
+def _branches(error: ValidationError) -> list[dict[str, Any]]:
+    branches: Any = error.validator_value
+    return [branch if isinstance(branch, dict) else {} for branch in branches]
 
 
 def _is_other_type(cause: ValidationError) -> bool:

@@ -1,0 +1,1 @@
+"""Plan files: many plans as steps of one text, with variables, expectations and captures."""

@@ -1,0 +1,302 @@
+"""Plan files from disk: read, checked and expanded before any step runs, with every fault of every file told at once.
+
+What cannot be known before something has run (captures) is left open: structure, commands, field names and the
+values that are known are checked here, the rest when the step is bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field, frozen
+
+from ...errors import BadInput, LocalLLMError, NotFound, PayloadTooLarge
+from .check import Report, check_step
+from .document import FORMAT_MAJOR, FORMAT_MINOR
+from .nodes import Node, Place, path_of, plain
+from .steps import PlanFile, Retry, Step, Variables
+from .texts import TextFault, compose, looks_like_json, read_text
+from .variables import UNKNOWN, VariableFault, from_environment
+
+MOST_STEPS = 1_000_000
+"""How many steps a file may have once its includes are written out."""
+
+
+def load_plan_files(
+    paths: Iterable[str], *, vars: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
+) -> list[PlanFile]:
+    """Read, expand and check plan files; nothing runs.
+
+    `vars` holds what `--var` and `--vars-file` gave, and wins over the environment (`LOCALLLM_VAR_*`), which wins
+    over a file's own `vars`; those that an `include` names win within it. Raises InvalidPlan whose
+    `data["problems"]` lists every `{file, line, column, path, message}` of all files, NotFound where the only fault
+    is files that do not exist, and PayloadTooLarge above 16 MB.
+    """
+    strong = {**from_environment(env or {}), **(vars or {})}
+    report = Report()
+    files: list[PlanFile] = []
+    for path in paths:
+        loaded = _Loader(str(path), strong, env or {}, report).load()
+        if loaded is not None:
+            files.append(loaded)
+    report.raise_if_faulty()
+    return files
+
+
+def read_document(path: str) -> tuple[str, Node]:
+    """The text of a plan file and its nodes. Raises NotFound, BadInput with `file:line:column`, PayloadTooLarge."""
+    text = read_text(path)
+    try:
+        return text, compose(text, is_json=looks_like_json(path, text))
+    except TextFault as fault:
+        raise BadInput(f"{path}:{fault.line}:{fault.column}: {fault.message}") from None
+
+
+def read_vars_file(path: str) -> dict[str, Any]:
+    """The variables of a `--vars-file`, YAML or JSON. Raises NotFound and BadInput."""
+    found = plain(read_document(path)[1])
+    if not isinstance(found, dict):
+        raise BadInput(f"`{path}` holds no variables, which would be `name: value`")
+    return found
+
+
+@frozen(kw_only=True)
+class _Source:
+    """A file that was read: its JSON values for use, its nodes for places."""
+
+    path: str
+    root: Node
+    document: dict[str, Any]
+    faulty: frozenset[tuple[str | int, ...]] = frozenset()
+    """Paths of what the schema refused, all within steps: the other steps are checked all the same."""
+
+
+@define
+class _Loader:
+    """Loads one file with what it includes. `trail` holds the files that are open, each within the one before."""
+
+    path: str
+    strong: Mapping[str, Any]
+    env: Mapping[str, str]
+    report: Report
+    trail: list[Path] = field(factory=list)
+    sources: dict[Path, _Source | None] = field(factory=dict)
+    captured: dict[str, Any] = field(factory=dict)
+    count: int = 0
+
+    def load(self) -> PlanFile | None:
+        source = self._source(self.path, None)
+        if source is None:
+            return None
+        document = source.document
+        variables = Variables(given=document.get("vars", {}), strong=self.strong, env=self.env)
+        steps, final = self._file(source, variables)
+        return PlanFile(
+            source=self.path,
+            name=document.get("name") or _stem(self.path),
+            format_version=str(document["format_version"]),
+            steps=tuple(_numbered(steps, 1)),
+            finally_=tuple(_numbered(final, len(steps) + 1)),
+            lock=document.get("lock"),
+            variables=variables,
+        )
+
+    def _source(self, path: str, included_at: Place | None) -> _Source | None:
+        """The file's source, read once; None where it cannot be used, which the report then says."""
+        resolved = Path(path).resolve() if path != "-" else Path("-")
+        if resolved not in self.sources:
+            self.sources[resolved] = self._read(path, included_at)
+        return self.sources[resolved]
+
+    def _read(self, path: str, included_at: Place | None) -> _Source | None:
+        from ...schemas import problems
+
+        place = included_at or Place(path)
+        try:
+            text = read_text(path)
+            root = compose(text, is_json=looks_like_json(path, text))
+        except TextFault as fault:
+            self.report.add(Place(path, fault.line, fault.column), "$", fault.message)
+            return None
+        except LocalLLMError as error:
+            if isinstance(error, PayloadTooLarge):
+                raise
+            self.report.add(place, "$", error.message, missing=isinstance(error, NotFound))
+            return None
+        document = plain(root)
+        found = problems("plan-file", document, open_at=("plan",))
+        source = _Source(
+            path=path,
+            root=root,
+            document=document if isinstance(document, dict) else {},
+            faulty=frozenset(path_of(problem.path) for problem in found),
+        )
+        if not self._version_is_known(source, bool(found)):
+            return None
+        for problem in found:
+            self.report.add_at(source.path, root, path_of(problem.path), problem.message)
+        within_steps = all(len(path) > 1 and path[0] in ("steps", "finally") for path in source.faulty)
+        return source if within_steps else None
+
+    def _version_is_known(self, source: _Source, has_problems: bool) -> bool:
+        """Refuse an unknown major version; with a newer minor one, say so where something is not known."""
+        version = source.document.get("format_version")
+        major, _, minor = str(version).partition(".")
+        if not major.isdecimal() or (minor and not minor.isdecimal()):
+            if version is not None:
+                self.report.add_at(source.path, source.root, ("format_version",), "is a version like `1.0`")
+            return version is None
+        ours = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
+        if int(major) != FORMAT_MAJOR:
+            message = f"the format version is `{version}`, this localllm reads {ours}"
+            self.report.add_at(source.path, source.root, ("format_version",), message)
+            return False
+        if has_problems and int(minor or 0) > FORMAT_MINOR:
+            message = f"the file is of format {version} and says what {ours} does not know: use a newer localllm"
+            self.report.add_at(source.path, source.root, ("format_version",), message)
+        return True
+
+    def _file(self, source: _Source, variables: Variables) -> tuple[list[Step], list[Step]]:
+        """The expanded steps of a file, and those of its `finally`."""
+        self.trail.append(Path(source.path).resolve())
+        if not self._settles(source, ("vars",), variables):
+            self.trail.pop()
+            return [], []
+        steps, late = self._list(source, "steps", variables)
+        final, later = self._list(source, "finally", variables)
+        self.trail.pop()
+        return steps, [*late, *final, *later]
+
+    def _settles(self, source: _Source, path: tuple[str | int, ...], variables: Variables) -> bool:
+        try:
+            variables.values(self.captured)
+        except VariableFault as fault:
+            self.report.add_at(source.path, source.root, path, str(fault))
+            return False
+        return True
+
+    def _list(self, source: _Source, name: str, variables: Variables) -> tuple[list[Step], list[Step]]:
+        steps: list[Step] = []
+        late: list[Step] = []
+        nodes = source.root.at((name,)).items()
+        for position, raw in enumerate(source.document.get(name, ())):
+            self.count += 1
+            if self.count > MOST_STEPS:
+                self.report.add_at(source.path, source.root, (name,), f"there are more than {MOST_STEPS:,} steps")
+                break
+            path = (name, position)
+            raw = _sound_part(raw, path, source.faulty)
+            if "include" in raw:
+                more, final = self._include(source, path, raw, variables)
+                steps += more
+                late += final
+                continue
+            if "plan" not in raw:
+                continue
+            node = nodes[position]
+            step = _step(source, path, node, raw, variables)
+            check_step(step, node, self.captured, self.report)
+            self.captured.update(dict.fromkeys(step.capture, UNKNOWN))
+            steps.append(step)
+        return steps, late
+
+    def _include(
+        self, source: _Source, path: tuple[str | int, ...], raw: Mapping[str, Any], variables: Variables
+    ) -> tuple[list[Step], list[Step]]:
+        node = source.root.at((*path, "include"))
+        place = Place(source.path, node.line, node.column)
+        misplaced = sorted(set(raw) - {"name", "include", "vars"})
+        if misplaced:
+            message = f"a step that includes a file takes no {', '.join(f'`{name}`' for name in misplaced)}"
+            self.report.add(place, "$", message)
+            return [], []
+        target = str(Path(source.path).parent / raw["include"])
+        resolved = Path(target).resolve()
+        if resolved in self.trail:
+            circle = [*self.trail[self.trail.index(resolved) :], resolved]
+            self.report.add(place, "$", f"the file includes itself: {' → '.join(_shown(item) for item in circle)}")
+            return [], []
+        found = self._source(target, place)
+        if found is None:
+            return [], []
+        passed = Variables(given=raw.get("vars", {}), outer=variables, env=self.env)
+        if not self._settles(source, (*path, "vars"), passed):
+            return [], []
+        # What is passed wins over the file's own block, so the own block lies beneath it.
+        names = set(raw.get("vars", {}))
+        own = {name: value for name, value in found.document.get("vars", {}).items() if name not in names}
+        inner = Variables(given=own, outer=passed, strong=_without(self.strong, names), env=self.env)
+        return self._file(found, inner)
+
+
+def _sound_part(raw: Any, path: tuple[str | int, ...], faulty: frozenset[tuple[str | int, ...]]) -> dict[str, Any]:
+    """A step without what the schema refused of it, so that the rest can be checked too."""
+    if not faulty:
+        sound: dict[str, Any] = raw
+        return sound
+    if not isinstance(raw, dict):
+        return {}
+    refused = {wrong[2] for wrong in faulty if wrong[:2] == path and len(wrong) > 2}
+    return {key: value for key, value in raw.items() if key not in refused}
+
+
+def _step(source: _Source, path: tuple[str | int, ...], node: Node, raw: Mapping[str, Any], vars: Variables) -> Step:
+    defaults = source.document.get("defaults") or {}
+    plan = dict(raw["plan"])
+    command = plan.get("command")
+    plan = {**_plan_defaults(defaults, command), **plan}
+    retry = raw.get("retry") or defaults.get("retry")
+    continues = raw.get("continue_on_error")
+    return Step(
+        index=0,
+        name=raw.get("name") or str(command),
+        plan=plan,
+        place=Place(source.path, node.line, node.column),
+        node_path=path,
+        variables=vars,
+        if_=raw.get("if", True),
+        for_each=raw.get("for_each"),
+        expect=raw.get("expect"),
+        capture=raw.get("capture", {}),
+        retry=Retry(**retry) if retry else None,
+        timeout_s=raw.get("timeout_s") or defaults.get("timeout_s"),
+        continue_on_error=defaults.get("continue_on_error", False) if continues is None else continues,
+        dry_run=raw.get("dry_run", False),
+        tags=tuple(dict.fromkeys([*defaults.get("tags", ()), *raw.get("tags", ())])),
+        recorded=raw.get("recorded"),
+    )
+
+
+def _plan_defaults(defaults: Mapping[str, Any], command: Any) -> dict[str, Any]:
+    plans: Mapping[str, Any] = defaults.get("plans", {})
+    return dict(plans.get(command, {})) if isinstance(command, str) else {}
+
+
+def _numbered(steps: Sequence[Step], first: int) -> Iterable[Step]:
+    from attrs import evolve
+
+    return (evolve(step, index=number) for number, step in enumerate(steps, first))
+
+
+def _without(given: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in names}
+
+
+def _stem(path: str) -> str:
+    name = Path(path).name
+    for ending in (".plan.yaml", ".plan.yml", ".plan.json", ".yaml", ".yml", ".json"):
+        if name.endswith(ending) and name != ending:
+            return name.removesuffix(ending)
+    return name
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+__all__ = ["PlanFile", "load_plan_files", "read_document", "read_vars_file"]
