@@ -39,19 +39,21 @@ def assemble(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> Asse
     from .prompt import Prompts
 
     info = backend.info
-    template = ChatTemplate.choose(
-        info.metadata,
-        spec.names or (spec.model_id,),
-        spec.chat_template,
-        info.bos_text,
-        info.eos_text,
-        add_bos=info.add_bos,
-    )
+
+    def choose(override: str | None) -> ChatTemplate:
+        names = spec.names or (spec.model_id,)
+        return ChatTemplate.choose(
+            info.metadata, names, override, info.bos_text, info.eos_text, add_bos=info.add_bos
+        )
+
+    template = choose(spec.chat_template)
+    backend.show(template.answer_marks)
     prompts = Prompts(
         tokenize=lambda text, special: backend.tokenize(text, special=special),
         bos=info.bos_token if info.add_bos else None,
         template=template,
         control_texts=info.control_texts,
+        choose_template=choose,
     )
     report = _report(info, template)
     return Assembled(Engine(backend, max_queue=_NO_QUEUE_LIMIT), prompts, report)

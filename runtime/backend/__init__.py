@@ -6,7 +6,7 @@ cells is the scheduler's business, and every backend refuses a batch whose posit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -126,7 +126,11 @@ class Backend(Protocol):
         ...
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token adds to an answer; control tokens add none."""
+        """The bytes a token adds to an answer; control tokens add none, but for those that `show` named."""
+        ...
+
+    def show(self, texts: Collection[str]) -> None:
+        """Give these control tokens as text: calls and thoughts are written with them. Before the first request."""
         ...
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None = None) -> Decoded:

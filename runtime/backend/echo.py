@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,6 +148,9 @@ class EchoBackend:
 
     def piece(self, token: int) -> bytes:
         return self.vocabulary.piece(token)
+
+    def show(self, texts: Collection[str]) -> None:
+        pass  # its words are text; the three control tokens only frame a prompt
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None = None) -> Decoded:
         if len(batch) > self.info.n_batch or sum(batch.outputs) > self.info.n_outputs:

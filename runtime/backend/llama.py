@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +137,7 @@ class LlamaBackend:
     _logits: NDArray[np.float32] | None = None
     _logits_at: int = 0
     _pieces: dict[int, bytes] = field(factory=dict)
+    _visible: frozenset[bytes] = frozenset()
     _interrupted: Callable[[], bool] | None = None
     _abort: Any = field(init=False)
     _spec: LoadSpec | None = None
@@ -159,8 +160,16 @@ class LlamaBackend:
 
     def piece(self, token: int) -> bytes:
         if token not in self._pieces:
-            self._pieces[token] = _token_text(self.vocab, token, special=False)
+            text = _token_text(self.vocab, token, special=False)
+            if not text and self._visible:
+                name = _token_text(self.vocab, token, special=True)
+                text = name if name in self._visible else text
+            self._pieces[token] = text
         return self._pieces[token]
+
+    def show(self, texts: Collection[str]) -> None:
+        self._visible = frozenset(text.encode() for text in texts)
+        self._pieces.clear()
 
     def decode(self, batch: Batch, interrupted: Callable[[], bool] | None = None) -> Decoded:
         self._rows.fill(batch)
@@ -220,13 +229,21 @@ class LlamaBackend:
 
         info = evolve(self.info, n_ctx_pool=self.info.n_ctx, n_slots=1, n_sequences=1)
         lane = LlamaBackend(info, self.model, context, self.vocab, owns_model=False)
-        lane._pieces, lane._spec = self._pieces, self._spec
+        lane._pieces, lane._visible, lane._spec = self._pieces, self._visible, self._spec
         return lane
 
     def grammar_tokenizer(self) -> Any:
-        from llguidance.llamacpp import lltokenizer_from_vocab
+        import llguidance
 
-        return lltokenizer_from_vocab(self.vocab, eos_token=list(self.info.end_tokens) or None)
+        tokens = [_grammar_text(self.vocab, token) for token in range(self.info.n_vocab)]
+        native = llama_cpp.llama_cpp._lib.llama_tokenize
+        return llguidance.LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]
+            tokens=tokens,
+            vocab_ptr=self.vocab,
+            tokenize_fptr=ctypes.cast(native, ctypes.c_void_p).value,
+            eos_token=list(self.info.end_tokens),
+            slices=None,
+        )
 
     def close(self) -> None:
         if self.context is not None:
@@ -243,6 +260,15 @@ def _token_text(vocab: Any, token: int, *, special: bool) -> bytes:
         buffer = ctypes.create_string_buffer(-count)
         count = llama_cpp.llama_token_to_piece(vocab, token, buffer, len(buffer), 0, special)
     return buffer.raw[:count]
+
+
+def _grammar_text(vocab: Any, token: int) -> bytes:
+    """A token as llguidance reads it: what is no text begins with the byte 0xff."""
+    text = _token_text(vocab, token, special=True)
+    attributes = llama_cpp.llama_vocab_get_attr(vocab, token)
+    user_defined = attributes & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+    marked = user_defined and text.startswith(b"<") and text.endswith(b">")
+    return b"\xff" + text if marked or attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL else text
 
 
 def _control_texts(vocab: Any) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ class ToolFormat:
     body: Literal["object", "kimi", "deepseek", "mistral", "xml", "python"] = "object"
     bare: tuple[str, ...] = ()
     """Characters with which an answer that is only calls may begin."""
+    inside: tuple[str, ...] = ()
+    """Further control tokens that calls are written with."""
     id_length: int = 24
     id_prefix: str = "call_"
 
@@ -101,6 +103,7 @@ _MISTRAL = ToolFormat(
     opens=("[TOOL_CALLS]",),
     after={",": "call", "]": "text"},
     body="mistral",
+    inside=("[ARGS]", "[CALL_ID]"),
     id_length=9,
     id_prefix="",
 )
@@ -124,6 +127,7 @@ _DEEPSEEK = ToolFormat(
         "<｜tool▁calls▁end｜>": "text",
     },
     body="deepseek",
+    inside=("<｜tool▁sep｜>",),
 )
 
 _KIMI = ToolFormat(
@@ -139,6 +143,7 @@ _KIMI = ToolFormat(
     opens=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     after={"<|tool_call_end|>": "tail", "<|tool_call_begin|>": "call", "<|tool_calls_section_end|>": "text"},
     body="kimi",
+    inside=("<|tool_call_argument_begin|>",),
 )
 
 _FUNCTION_XML = ToolFormat(

@@ -39,7 +39,7 @@ def constraint_from_request(params: Mapping[str, Any]) -> Constraint | None:
     if response_format is not None:
         constraint = _response_format(response_format)
         found += [("response_format", constraint)] if constraint else []
-    for name in ("grammar", "regex", "json_schema"):
+    for name in ("grammar", "regex", "choice", "json_schema"):
         if params.get(name) is not None:
             found.append((name, _written(name, params[name], name)))
     for name in _GUIDED:

@@ -33,8 +33,6 @@ class ReplyFormat:
     functions: dict[str, dict[str, Any]] = field(factory=dict)
     """Functions that may be called, with the schemas of their arguments."""
     parallel: bool = True
-    control: tuple[str, ...] = ()
-    """Control tokens that the backend must give as text, because calls or tags are written with them."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -44,7 +42,7 @@ class ReplyFormat:
     def from_dict(cls, raw: Mapping[str, Any]) -> ReplyFormat:
         """The format that `as_dict` wrote, lists for tuples allowed."""
         reasoning = tuple((str(opening), str(closing)) for opening, closing in raw.get("reasoning", ()))
-        return cls(**{**raw, "reasoning": reasoning, "control": tuple(raw.get("control", ()))})
+        return cls(**{**raw, "reasoning": reasoning})
 
 
 def reply_format(
@@ -59,29 +57,13 @@ def reply_format(
     split = split_reasoning and options.get("separate_reasoning") is not False
     split = split and options.get("reasoning_format") != "none"
     active = choice.mode != "none" and bool(choice.functions)
-    form = FORMATS[template.tool_format] if active else None
-    control = _control(form)
-    if split:
-        control += tuple(tag for pair in template.reasoning for tag in pair)
     return ReplyFormat(
         reasoning=template.reasoning if split else (),
         reasoning_open=rendered.reasoning_open if rendered and split else None,
         tool_format=template.tool_format if active else None,
         functions={function.name: function.parameters for function in choice.functions} if active else {},
         parallel=options.get("parallel_tool_calls") is not False,
-        control=control,
     )
-
-
-def _control(form: ToolFormat | None) -> tuple[str, ...]:
-    if form is None:
-        return ()
-    extra = {
-        "deepseek": ("<｜tool▁sep｜>",),
-        "kimi": ("<|tool_call_argument_begin|>",),
-        "mistral": ("[ARGS]", "[CALL_ID]"),
-    }
-    return (*form.opens, *(mark for mark in form.after if len(mark) > 1), *extra.get(form.name, ()))
 
 
 @frozen(kw_only=True)

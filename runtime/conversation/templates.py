@@ -151,6 +151,12 @@ class ChatTemplate:
             family = fallback
         return _of_family(cls, family or generic(), facts, warnings)
 
+    @property
+    def answer_marks(self) -> tuple[str, ...]:
+        """Control tokens that answers are taken apart by, so that a backend must give them as text."""
+        form = FORMATS[self.tool_format]
+        return (*form.opens, *form.after, *form.inside, *(tag for pair in self.reasoning for tag in pair))
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -97,7 +97,6 @@ def test_a_format_travels_as_plain_data() -> None:
         reasoning_open="<think>",
         tool_format="hermes",
         functions={"f": {"type": "object"}},
-        control=("a",),
     )
     travelled = {name: list(value) if isinstance(value, tuple) else value for name, value in form.as_dict().items()}
 
