@@ -85,7 +85,8 @@ def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
     found = _named_facts(plan.model, ctx)
     taken = LoadFacts()
     if found.preconditions:
-        taken = load_facts(plan, ctx, load_spec(ctx, resolve(ctx, _name_or_default(plan.model, ctx)), plan))
+        target = resolve(ctx, _name_or_default(plan.model, ctx), catalog=ctx.catalog)
+        taken = load_facts(plan, ctx, load_spec(ctx, target, plan))
     diff, unknown = None, list(found.unknown)
     if ctx.on_server:
         before = [model.model_id for model in ctx.runtime.loaded()]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -39,6 +40,8 @@ MAX_ELEMENTS: Final = 4_000_000
 SMALL_ARRAY: Final = 1024
 """Arrays up to this length become tuples."""
 MAX_NESTING: Final = 4
+MAX_RECENT: Final = 4
+SETTLED_NS: Final = 2_000_000_000
 WINDOW: Final = 64 << 10
 WALK_WINDOW: Final = 1 << 20
 
@@ -69,6 +72,9 @@ _LIKELY_STRING: Final = 11
 _NEXT_KEY: Final = b"\0\0\0\0\0\0\0tokenizer."
 """How the key after a tokenizer's array begins: the high bytes of its length, then its text."""
 
+_recent: Final[dict[tuple[int, int, int, int], GGUFHeader]] = {}
+"""The headers last read by jumping, under device, inode, size and mtime of their files."""
+
 
 class InvalidGGUF(ModelLoadFailed):
     """A file that is not, or not wholly, a GGUF model; `reason` says why in plain words."""
@@ -87,17 +93,36 @@ def read_header(path: str | os.PathLike[str], *, exact: bool = True) -> GGUFHead
     """
     fd = _open(path)
     try:
-        size = os.fstat(fd).st_size
-        if not exact:
-            try:
-                return _Parser(fd, size, jump=True).header()
-            except InvalidGGUF:
-                pass  # the exact walk below finds the true reason, or that the jump was wrong
-        return _Parser(fd, size, jump=False).header()
+        status = os.fstat(fd)
+        if exact:
+            return _Parser(fd, status.st_size, jump=False).header()
+        stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        known = _recent.get(stamp)
+        return known if known is not None else _remember(stamp, _jumped(fd, status.st_size))
     except OSError as error:
         raise InvalidGGUF(f"cannot be read: {(error.strerror or str(error)).lower()}") from error
     finally:
         os.close(fd)
+
+
+def _jumped(fd: int, size: int) -> GGUFHeader:
+    try:
+        return _Parser(fd, size, jump=True).header()
+    except InvalidGGUF:
+        # the exact walk finds the true reason, or that the jump was wrong
+        return _Parser(fd, size, jump=False).header()
+
+
+def _remember(stamp: tuple[int, int, int, int], header: GGUFHeader) -> GGUFHeader:
+    """Keep a few headers: a dry run asks for the same one to scan, to hash and to estimate.
+
+    One of a file written just now is not kept: written again at once, the file could have the same stamp.
+    """
+    if time.time_ns() - stamp[3] > SETTLED_NS:
+        if len(_recent) >= MAX_RECENT:
+            _recent.clear()
+        _recent[stamp] = header
+    return header
 
 
 def header_hash(path: str | os.PathLike[str]) -> str:
