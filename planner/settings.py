@@ -16,6 +16,7 @@ from attrs import field, frozen
 
 from ..errors import ConfigInvalid, NotFound
 from .fields import METADATA_KEY, FieldSpec, default_of, option, problem_with
+from .folders import user_folder
 
 ENV_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 8484
@@ -121,9 +122,7 @@ def settings_table() -> dict[str, Setting]:
 
 def default_config_file() -> Path:
     """Where the config file lies if neither `--config` nor `LOCALLLM_CONFIG` says otherwise."""
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("localllm", appauthor=False)) / "config.toml"
+    return user_folder("config") / "config.toml"
 
 
 def setting_named(key: str) -> Setting:
@@ -252,12 +251,10 @@ def _checked_at(place: str, setting: Setting, value: Any, error: type[ConfigInva
 
 def _fill_derived(values: dict[str, Any], origins: dict[str, str]) -> None:
     """Defaults that depend on the machine or on other settings."""
-    import platformdirs
-
     if origins["models_dir"] == "default":
-        values["models_dir"] = Path(platformdirs.user_data_dir("localllm", appauthor=False)) / "models"
+        values["models_dir"] = user_folder("data") / "models"
     if origins["state_dir"] == "default":
-        values["state_dir"] = Path(platformdirs.user_state_dir("localllm", appauthor=False))
+        values["state_dir"] = user_folder("state")
     if origins["log_dir"] == "default":
         values["log_dir"] = values["state_dir"] / "log"
     if origins["server"] == "default":
