@@ -14,6 +14,8 @@ from litestar.types import ASGIApp
 from ..errors import BadInput, NotAllowed
 from ..executors.dispatch import dispatch
 from ..executors.events import Progress
+from ..executors.keys import key_name
+from ..executors.ledger import Actor
 from ..planner.codec import load_plan
 from ..planner.fields import spec_of
 from .answer import FIRST_EVENT_GRACE_S, Frames, Stream
@@ -35,7 +37,7 @@ def admin_routes(server: Server) -> list[HTTPRouteHandler]:
         plan = load_plan(raw)
         check_may_travel(plan)
         return Stream(
-            frames=_lines(dispatch(plan, server.dry() if dry_run else server.ctx)),
+            frames=_lines(dispatch(plan, server.dry() if dry_run else server.ctx, actor=_actor(request, server))),
             media_type="application/x-ndjson",
             fault=error_line,
             log=server.log_fault,
@@ -65,6 +67,12 @@ def check_may_travel(plan: CommandPlan) -> None:
     for attribute in fields(type(plan)):
         if spec_of(attribute).client_path and getattr(plan, attribute.name) is not None:
             raise NotAllowed(f"`{attribute.name}` names a file of the client's machine", param=f"$.{attribute.name}")
+
+
+def _actor(request: AnyRequest, server: Server) -> Actor:
+    """Who asks, for the ledger: the key's name where one was shown; the guard has checked it."""
+    _, _, key = request.headers.get("authorization", "").partition(" ")
+    return Actor(door="http", key=key_name(server.ctx.settings.state_dir, key.strip()) if key else None)
 
 
 async def _lines(events: Events) -> Frames:

@@ -14,7 +14,9 @@ from ..errors import BadInput, NotFound, PayloadTooLarge, StalePlan, Unsupported
 from ..planner.codec import dump_plan, load_plan
 from ..planner.identity import plan_id
 from ..planner.report import FORMAT_VERSION, Facts
-from .events import Record
+from .applied import claim, failed_applied
+from .events import Record, Result
+from .ledger import Actor
 from .preconditions import failed_locally, failed_on_server
 from .preview import preview_of, previewed
 
@@ -53,7 +55,9 @@ def preview_saved(plan: Apply, ctx: Context) -> tuple[CommandPlan, Facts]:
     if facts_of is None:
         raise Unsupported(f"`{saved.plan.command}` cannot do a dry run")
     facts = facts_of(saved.plan, ctx)
-    stale = tuple(f"would be refused: {reason}" for reason in failed_locally(saved.preconditions, ctx))
+    failed = failed_locally(saved.preconditions, ctx)
+    failed += failed_applied(saved.preconditions, saved.plan_id, ctx.settings.state_dir)
+    stale = tuple(f"would be refused: {reason}" for reason in failed)
     facts = evolve(
         facts,
         effects=saved.plan.effects if facts.effects is None else facts.effects,
@@ -67,7 +71,8 @@ def preview_saved(plan: Apply, ctx: Context) -> tuple[CommandPlan, Facts]:
 async def apply(plan: Apply, ctx: Context) -> Events:
     """A record that names the saved plan, then its events.
 
-    Raises StalePlan, naming what has changed, before anything runs.
+    Raises StalePlan, naming what has changed, before anything runs. The report of a changing plan is good for one
+    application: a second one is refused, also at the same time.
     """
     import asyncio
 
@@ -81,10 +86,13 @@ async def apply(plan: Apply, ctx: Context) -> Events:
             hint="make a fresh one with `--dry-run`",
             failed=failed,
         )
-    yield Record(data={"applying": saved.plan.command, "plan_id": saved.plan_id})
-    async with aclosing(dispatch(saved.plan, ctx)) as events:  # type: ignore[type-var]
-        async for event in events:
-            yield event
+    with claim(saved.plan_id, saved.preconditions, ctx.settings.state_dir) as done:
+        yield Record(data={"applying": saved.plan.command, "plan_id": saved.plan_id})
+        async with aclosing(dispatch(saved.plan, ctx, actor=Actor(door="apply"))) as events:  # type: ignore[type-var]
+            async for event in events:
+                if isinstance(event, Result):
+                    done()  # before it is handed on: who reads a result may never come back for more
+                yield event
 
 
 def read_saved(file: str) -> Saved:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigInvalid, InUse, NotFound
+from ..errors import ConfigInvalid, InUse, NotFound, StalePlan
 from ..planner.report import Facts
 from ..planner.settings import Setting, parse_value, setting_named, settings_table
 from .events import Result
@@ -12,6 +12,7 @@ from .preconditions import config_precondition
 from .preview import previewed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tomlkit import TOMLDocument
@@ -121,8 +122,8 @@ def _toml_value(setting: Setting, value: Any, text: str) -> Any:
     return value if isinstance(value, (int, str, bool, dict)) else text
 
 
-def _change(path: Path, key: str, value: Any) -> Any:
-    """Set the key, or remove it at None, under the file's lock; what it was before."""
+def _change(path: Path, key: str, value: Any, *, check: Callable[[Any], None] | None = None) -> Any:
+    """Set the key, or remove it at None, under the file's lock; what it was before, which `check` may refuse."""
     from tomlkit import dumps
 
     from .state import locked, write_atomically
@@ -131,15 +132,37 @@ def _change(path: Path, key: str, value: Any) -> Any:
         with locked(path):
             document = _read(path)
             before = _lookup(document, key)
+            if check is not None:
+                check(before)
             if before == value and type(before) is type(value):
                 return before
             _apply(document, key, value)
             write_atomically(path, dumps(document).encode("utf-8"), mode=None if path.exists() else 0o644)
-    except InUse:
+    except (InUse, StalePlan):
         raise
     except OSError as error:
         raise ConfigInvalid(f"{path}: cannot be written: {error.strerror or error}") from None
     return before
+
+
+def check_value_is(path: Path, key: str, expected: Any) -> None:
+    """Raise StalePlan unless the file has this value for the key; None is "not in the file"."""
+    _check_same(_lookup(_read(path), key), expected, key)
+
+
+def exchange(path: Path, key: str, expected: Any, value: Any) -> None:
+    """Put a value in the place of the expected one, None for none, under the file's lock.
+
+    Raises StalePlan, and writes nothing, where the file says something else by now.
+    """
+    _change(path, key, value, check=lambda found: _check_same(found, expected, key))
+
+
+def _check_same(found: Any, expected: Any, key: str) -> None:
+    if found != expected or type(found) is not type(expected):
+        raise StalePlan(
+            f"`{key}` is `{found}` by now, not `{expected}`", hint="what has changed since is not overwritten"
+        )
 
 
 def _read(path: Path) -> TOMLDocument:

@@ -9,8 +9,14 @@ from .preview import Executor, preview_of
 
 if TYPE_CHECKING:
     from ..planner.plan_union import CommandPlan
+    from ..planner.report import Facts
     from .context import Context
     from .events import Events
+    from .ledger import Actor
+
+CHANGES = frozenset({"create", "update", "delete"})
+CARRIERS = frozenset({"apply", "serve"})
+"""Commands that change something by the plans they run, each of which is recorded by itself."""
 
 
 def executor_of(plan: CommandPlan, ctx: Context) -> Executor:
@@ -106,10 +112,23 @@ def executor_of(plan: CommandPlan, ctx: Context) -> Executor:
             assert_never(unknown)
 
 
+        case "plan.log":
+            from .history import log
+
+            return log
+        case "plan.undo":
+            from .history import undo
+
+            return undo
 def preview(plan: CommandPlan, ctx: Context) -> dict[str, Any]:
     """The report of a dry run. Synchronous, so that the command line needs no event loop for it.
 
     Raises Unsupported where the executor cannot say what it would do: a dry run never looks green by accident.
+def changes_something(plan: CommandPlan) -> bool:
+    """Whether a run may leave something behind that outlives it, and so belongs in the ledger."""
+    return plan.command not in CARRIERS and not CHANGES.isdisjoint(plan.effects)
+
+
     """
     facts_of = preview_of(executor_of(plan, ctx))
     if facts_of is None:
@@ -124,11 +143,27 @@ def preview(plan: CommandPlan, ctx: Context) -> dict[str, Any]:
     return build_report(plan, facts_of(plan, ctx), ctx.settings)
 
 
-async def dispatch(plan: CommandPlan, ctx: Context) -> Events:
+def _for_one_application(plan: CommandPlan, facts: Facts, ctx: Context) -> Facts:
+    """The facts of a changing plan with the precondition that lets `apply` run its report once."""
+    effects = plan.effects if facts.effects is None else facts.effects
+    if ctx.on_server or not changes_something(plan) or CHANGES.isdisjoint(effects):
+        return facts
+    from attrs import evolve
+
+    from ..planner.codec import dump_plan
+    from ..planner.identity import plan_id
+    from .applied import applied_precondition
+
+    mark = applied_precondition(plan_id(dump_plan(plan)), ctx.settings.state_dir)
+    return evolve(facts, preconditions=(*facts.preconditions, mark))
+
+
+async def dispatch(plan: CommandPlan, ctx: Context, *, actor: Actor | None = None) -> Events:
     """Run the plan and yield its events: any number, then one `Result`, or a LocalLLMError is raised.
 
     In a dry run no executor is called: the only event is a `Result` with the report. A plan that belongs to
-    the server is sent there, unless this process is the server.
+    the server is sent there, unless this process is the server. One that changes something leaves an entry in the
+    ledger of the process that runs it; `actor` says who asked, unless it was the command line (or the server itself).
     """
     from .events import Result
 
@@ -151,6 +186,11 @@ async def dispatch(plan: CommandPlan, ctx: Context) -> Events:
         async for event in events:
             yield event
     finally:
+        if changes_something(plan):
+            from .ledger import Actor
+            from .recording import recorded
+
+            events = recorded(plan, ctx, events, actor or Actor(door="server" if ctx.on_server else "cli"))
         # closing must reach the executor at once: that is what cancels a request in the engine
         await events.aclose()  # type: ignore[attr-defined]
 

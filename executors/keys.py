@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigInvalid
+from ..errors import ConfigInvalid, StalePlan
 from .state import keys_file, locked, write_atomically
 
 PREFIX = "llm_"
@@ -61,6 +61,31 @@ def read_keys(state_dir: str | Path) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError):
         raise ConfigInvalid(f"the keys file `{path}` is damaged", hint=HINT) from None
     return list(found)
+
+
+def check_keys_are(state_dir: str | Path, expected: list[dict[str, Any]]) -> None:
+    """Raise StalePlan unless exactly these entries are kept."""
+    if read_keys(state_dir) != expected:
+        raise StalePlan("the API key was changed since", hint="what has changed since is not overwritten")
+
+
+def exchange_keys(state_dir: str | Path, expected: list[dict[str, Any]], entries: list[dict[str, Any]]) -> None:
+    """Keep other entries in the place of the expected ones; none turns auth off. Raises StalePlan where others are."""
+    path = keys_file(state_dir)
+    with locked(path):
+        check_keys_are(state_dir, expected)
+        if entries:
+            write_atomically(path, json.dumps({"format_version": "1.0", "keys": entries}).encode() + b"\n", mode=0o600)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def key_name(state_dir: str | Path, presented: str) -> str | None:
+    """A short name of the kept entry that the key fits, for the ledger; it says nothing about the key."""
+    for entry in read_keys(state_dir):
+        if hmac.compare_digest(_digest(bytes.fromhex(entry["salt"]), presented), entry["sha256"]):
+            return str(entry["salt"])[:8]
+    return None
 
 
 def key_is_required(state_dir: str | Path) -> bool:

@@ -40,7 +40,7 @@ def failed_locally(preconditions: Iterable[Mapping[str, Any]], ctx: Context) -> 
         elif kind == "config":
             if wanted.get("revision") != ctx.settings.revision:
                 failed.append(f"the config file `{ctx.settings.config_file}` has changed")
-        elif kind != "server":
+        elif kind not in ("server", "applied"):  # asked elsewhere: of the server, and when it runs
             failed.append(f"this version does not know the precondition `{kind}`")
     return failed
 

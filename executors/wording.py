@@ -175,6 +175,30 @@ def _key(data: Mapping[str, Any]) -> str:
     return f"{data['key']}\n{data['note']}" + ("\nthe earlier key no longer works" if data.get("replaced") else "")
 
 
+def _ledger(data: Mapping[str, Any]) -> str:
+    rows = []
+    for entry in data["entries"]:
+        actor, outcome = entry["actor"], entry["outcome"]
+        note = f"undone by {entry['undone_by']}" if entry["undone_by"] else "can be undone"
+        note = note if entry["undone_by"] or entry["reversible"] else "-"
+        given = " ".join(_value(value) for name, value in entry["plan"].items() if name in ("key", "value", "model"))
+        told = " ".join((entry["command"].replace(".", " "), given)).strip()
+        rows.append((entry["entry"], entry["time"], actor["user"], actor["door"], told[:60], outcome, note))
+    if not rows:
+        return "nothing was changed here"
+    return table(("entry", "time", "user", "by", "plan", "outcome", "note"), rows)
+
+
+def _undone(data: Mapping[str, Any]) -> str:
+    head = f"took back {printable(data['undid'])}"
+    if data["kind"] == "config":
+        return f"{head}: {printable(data['key'])}: {_value(data['before'])} -> {_value(data['after'])}"
+    if data["kind"] == "keys":
+        return f"{head}: {'the earlier API key works again' if data['enabled'] else 'no API key is asked for'}"
+    lines = [f"unloaded {printable(name)}" for name in data["unloaded"]]
+    return "\n".join([head, *lines, *(f"loaded {printable(name)}" for name in data["loaded"])])
+
+
 def _auth(data: Mapping[str, Any]) -> str:
     if "changed" in data:
         return "no API key is asked for" if data["changed"] else "no API key was asked for"
@@ -279,4 +303,6 @@ FORMS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "logs": _logs,
     "chat": _chat,
     "serve": _serve,
+    "plan.log": _ledger,
+    "plan.undo": _undone,
 }

@@ -29,6 +29,7 @@ GROUPS = {
     "config": "Show and change settings",
     "bench": "Measure how fast answers come",
 }
+    "plan": "Inspect plans, see what changed, and take it back",
 GLOBAL_GROUP = "Options of every command"
 ANYWHERE = "`localllm COMMAND --help` explains a command. Options of every command, such as `--dry-run` and \
 `--output json`, go before or after its name."

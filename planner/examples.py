@@ -41,6 +41,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def examples_of(command: str) -> tuple[str, ...]:
+    "plan.log": ("localllm plan log", "localllm plan log --lines 5 --output json"),
+    "plan.undo": ("localllm plan undo last", "localllm --dry-run plan undo last"),
     """At least one example of a command."""
     if command in EXAMPLES:
         return EXAMPLES[command]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .plans.config import ConfigGet, ConfigList, ConfigSet, ConfigUnset
     from .plans.doctor import Doctor
     from .plans.logs import Logs
+    from .plans.ledger import PlanLog, PlanUndo
     from .plans.models import ModelsList, ModelsLoad, ModelsPull, ModelsScan, ModelsShow, ModelsUnload
     from .plans.serve import Serve
     from .plans.status import Status
@@ -44,5 +45,7 @@ if TYPE_CHECKING:
         | Apply
         | Version
     )
+        | PlanLog
+        | PlanUndo
 else:
     CommandPlan = Any

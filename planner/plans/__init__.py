@@ -28,6 +28,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Serve"),
     "apply": ("apply", "Apply"),
     "version": ("version", "Version"),
+    "plan.log": ("ledger", "PlanLog"),
+    "plan.undo": ("ledger", "PlanUndo"),
 }
 """Command name to `(module of this package, class)`. The order is the order of the help page."""
 

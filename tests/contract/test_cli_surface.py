@@ -81,6 +81,8 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, str]]] = [
     ),
     ("serve --model tiny --port 0", "serve", {"model": "tiny", "port": 0}, {"model": "tiny", "port": "0"}),
     ("apply saved.json", "apply", {"file": "saved.json"}, {"file": "saved.json"}),
+    ("plan log -n 5", "plan.log", {"lines": 5}, {"lines": "5"}),
+    ("plan undo last", "plan.undo", {"entry": "last"}, {"entry": "last"}),
     ("version", "version", {}, {}),
 ]
 

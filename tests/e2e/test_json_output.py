@@ -30,6 +30,8 @@ WITHOUT_SERVER: dict[str, tuple[tuple[str, ...], int]] = {
     "chat": ((*NOBODY, "chat", "hi", "--model", "nope"), 3),
     "serve": (("serve", "--host", "198.51.100.7", "--port", "8484"), 4),
     "apply": (("apply", "missing.json"), 3),
+    "plan.log": (("plan", "log"), 0),
+    "plan.undo": (("plan", "undo", "last"), 3),
     "version": (("version",), 0),
 }
 """Every command with the exit code it has on an empty models folder and no server; `doctor` has a test of its own."""

@@ -15,6 +15,7 @@ from localllm.errors import Unsupported
 from localllm.executors.context import Context
 from localllm.executors.dispatch import dispatch, executor_of, preview
 from localllm.executors.events import Event, Events, Result
+from localllm.executors.ledger import ledger_of
 from localllm.executors.preview import preview_of
 from localllm.planner.codec import load_plan
 from localllm.planner.plans import COMMANDS
@@ -27,6 +28,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "config.get": {"key": "port"},
     "config.set": {"key": "port", "value": "1"},
     "config.unset": {"key": "port"},
+    "plan.undo": {"entry": "last"},
     "chat": {"messages": [{"role": "user", "content": "hello"}], "model": "m"},
 }
 HEAVY = ("litestar", "uvicorn", "llama_cpp", "httpx", "jinja2", "rich", "asyncio", "tomlkit", "numpy")
@@ -38,7 +40,18 @@ def plan_of(command: str, tmp_path: Path) -> dict[str, Any]:
         saved = tmp_path / "plan.json"
         saved.write_text(json.dumps({"command": "version"}))
         return {"command": command, "file": str(saved)}
+    if command == "plan.undo":
+        for folder in (tmp_path, tmp_path / "state"):
+            write_entry(folder)
     return {"command": command, **MINIMAL.get(command, {})}
+
+
+def write_entry(state_dir: Path) -> None:
+    """An entry that can be taken back."""
+    ledger = ledger_of(state_dir)
+    ledger.append({"record": "begin", "entry": "e1", "plan": {"command": "auth.enable"}, "actor": {}, "effects": []})
+    keys = {"kind": "keys", "before": [], "after": []}
+    ledger.append({"record": "end", "entry": "e1", "outcome": "done", "undo": keys})
 
 
 @pytest.fixture

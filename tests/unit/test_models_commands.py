@@ -125,7 +125,7 @@ def test_a_dry_run_of_a_load_that_would_fail_warns(make_context: MakeContext, fo
     report = preview(load_plan({"command": "models.load", "model": name}), make_context())
 
     assert any(name in warning for warning in report["warnings"])
-    assert report["preconditions"] == []
+    assert report["preconditions"] == [{"kind": "applied", "last": None}]
 
 
 def test_load_status_unload(make_context: MakeContext) -> None:

@@ -1,0 +1,217 @@
+"""The ledger: what changed this machine's localllm, who did it, and what it was before.
+
+One record a line, `CRC32 JSON`, appended by a single write under a lock and synced. A crash at any byte leaves at
+most a torn last line: readers skip it, the next writer takes it away. An entry is two records, `begin` and `end`, so
+that one whose process died in between shows as interrupted. The file is readable by its owner alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+import zlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from attrs import field, frozen
+
+from ..errors import AmbiguousName, NotFound
+from .state import sync_folder
+
+Door = Literal["cli", "http", "server", "apply", "replay"]
+Outcome = Literal["done", "no", "failed", "interrupted", "running"]
+"""`no` ran and answered no; `running` has no end yet and its process lives."""
+
+VERSION = 1
+BLOCK_BYTES = 64 * 1024
+
+
+@frozen(kw_only=True)
+class Actor:
+    """Who asked for a plan: by which door, and by which key where one was shown."""
+
+    door: Door = "cli"
+    key: str | None = None
+
+
+@frozen(kw_only=True)
+class Entry:
+    """One executed plan, put together from its records; `undo` is what is needed to take it back, None where nothing
+    can."""
+
+    id: str
+    begin: dict[str, Any]
+    end: dict[str, Any] | None = None
+
+    @property
+    def command(self) -> str:
+        return str(self.begin["plan"]["command"])
+
+    @property
+    def undo(self) -> dict[str, Any] | None:
+        return None if self.end is None else self.end.get("undo")
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.end is not None:
+            ended: Outcome = self.end["outcome"]
+            return ended
+        from .instance import process_start
+
+        actor = self.begin["actor"]
+        lives = actor.get("started") and process_start(int(actor["pid"])) == actor["started"]
+        return "running" if lives else "interrupted"
+
+
+@frozen(kw_only=True)
+class Ledger:
+    """The file of one state folder. Any number of processes may append at once."""
+
+    path: Path
+    durable: bool = field(default=True)
+    """Whether an append waits for the disk; a test of many entries may do without."""
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Write one record. Raises OSError, and then nothing of it stays."""
+        line = framed(record)
+        handle = self._open()
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            size = _repaired(handle)
+            try:
+                written = os.write(handle, line)
+                if written != len(line):
+                    raise OSError(f"only {written} of {len(line)} bytes fit")
+                if self.durable:
+                    os.fsync(handle)
+            except OSError:
+                os.ftruncate(handle, size)
+                raise
+        finally:
+            os.close(handle)  # releases the lock
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Every whole record, oldest first; damaged lines are skipped."""
+        try:
+            with self.path.open("rb") as file:
+                for line in file:
+                    record = unframed(line)
+                    if record is not None:
+                        yield record
+        except FileNotFoundError:
+            return
+
+    def entries(self) -> list[Entry]:
+        """Every entry, oldest first."""
+        found: dict[str, Entry] = {}
+        for record in self.records():
+            entry_id = str(record.get("entry"))
+            if record.get("record") == "begin":
+                found[entry_id] = Entry(id=entry_id, begin=record)
+            elif record.get("record") == "end" and entry_id in found:
+                found[entry_id] = Entry(id=entry_id, begin=found[entry_id].begin, end=record)
+        return list(found.values())
+
+    def entry(self, name: str) -> Entry:
+        """The entry of an id, of the unique beginning of one, or `last`. Raises NotFound and AmbiguousName."""
+        entries = self.entries()
+        if name == "last" and entries:
+            return entries[-1]
+        fitting = [entry for entry in entries if entry.id.startswith(name)]
+        exact = [entry for entry in fitting if entry.id == name]
+        if len(exact or fitting) == 1:
+            return (exact or fitting)[0]
+        if fitting:
+            candidates = [entry.id for entry in fitting[:10]]
+            raise AmbiguousName(f"several entries begin with `{name}`", candidates=candidates, param="entry")
+        raise NotFound(f"the ledger has no entry `{name}`", hint="`localllm plan log` lists them", param="entry")
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            return os.open(self.path, flags & ~os.O_CREAT)
+        except FileNotFoundError:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, flags, 0o600)
+            sync_folder(self.path.parent)
+            return handle
+
+
+def ledger_of(state_dir: str | Path) -> Ledger:
+    """The ledger of a state folder."""
+    return Ledger(path=Path(state_dir) / "ledger.jsonl")
+
+
+def new_entry_id() -> str:
+    """A name for an entry that no other has."""
+    return secrets.token_hex(5)
+
+
+def now() -> str:
+    """This moment as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def described(actor: Actor) -> dict[str, Any]:
+    """The actor as the ledger keeps it, with this process's user and pid."""
+    from .instance import process_start
+
+    out: dict[str, Any] = {"door": actor.door, "user": _user(), "pid": os.getpid()}
+    if actor.key is not None:
+        out["key"] = actor.key
+    started = process_start(os.getpid())
+    return out | ({"started": started} if started else {})
+
+
+def framed(record: dict[str, Any]) -> bytes:
+    """One line of the ledger; ASCII, so that no text of a plan can look like a line's end."""
+    body = json.dumps({"v": VERSION, **record}, separators=(",", ":"), default=str).encode("ascii")
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def unframed(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None for one that is torn, damaged or not ours."""
+    checksum, _, body = line.rstrip(b"\n").partition(b" ")
+    try:
+        if len(checksum) != 8 or int(checksum, 16) != zlib.crc32(body):
+            return None
+        record = json.loads(body)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def duration_ms(began: float) -> float:
+    """Milliseconds since a moment of the monotonic clock."""
+    return round((time.monotonic() - began) * 1000, 3)
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _repaired(handle: int) -> int:
+    """End the file with a whole line, and give its size: a torn last line goes, one that lacks only its end stays."""
+    size = os.fstat(handle).st_size
+    if size == 0 or os.pread(handle, 1, size - 1) == b"\n":
+        return size
+    start, tail = size, b""
+    while start > 0 and b"\n" not in tail:
+        start = max(0, start - BLOCK_BYTES)
+        tail = os.pread(handle, size - start, start)
+    torn = tail.rpartition(b"\n")[2]
+    if unframed(torn) is not None:
+        os.write(handle, b"\n")
+        return size + 1
+    os.ftruncate(handle, size - len(torn))
+    return size - len(torn)

@@ -1,0 +1,240 @@
+"""The ledger: every change leaves one entry, no crash and no second writer spoils it, and no secret is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from localllm.errors import AmbiguousName, ConfigInvalid, LocalLLMError, NotFound
+from localllm.executors import recording
+from localllm.executors.context import Context
+from localllm.executors.dispatch import dispatch
+from localllm.executors.events import Event, Events, Progress, Result
+from localllm.executors.ledger import Actor, Entry, Ledger, framed, ledger_of, unframed
+from localllm.planner.codec import load_plan
+
+MakeContext = Callable[..., Context]
+RunPlan = Callable[..., list[Event]]
+SET = {"command": "config.set", "key": "port", "value": "9000"}
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """The ledger of the contexts that `make_context` makes."""
+    return ledger_of(tmp_path / "state")
+
+
+def numbers(ledger: Ledger) -> list[int]:
+    return [record["number"] for record in ledger.records()]
+
+
+def test_a_record_that_was_appended_is_read_back(ledger: Ledger) -> None:
+    ledger.append({"number": 1, "text": "line\nbreak \u2028 ü"})
+    ledger.append({"number": 2})
+
+    assert [record["number"] for record in ledger.records()] == [1, 2]
+    assert next(ledger.records())["text"] == "line\nbreak \u2028 ü"
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+
+
+def test_a_crash_at_any_byte_costs_only_the_record_that_was_being_written(tmp_path: Path) -> None:
+    whole = framed({"number": 1}) + framed({"number": 2})
+    last = framed({"number": 3, "text": "ü" * 5})
+    for length in range(len(last)):
+        ledger = Ledger(path=tmp_path / f"torn-{length}", durable=False)
+        ledger.path.write_bytes(whole + last[:length])
+        kept = [1, 2, 3] if length == len(last) - 1 else [1, 2]
+
+        assert numbers(ledger) == kept
+        ledger.append({"number": 4})
+        assert numbers(ledger) == [*kept, 4]
+        assert all(unframed(line) is not None for line in ledger.path.read_bytes().splitlines())
+
+
+def test_a_torn_line_longer_than_a_block_is_taken_away(ledger: Ledger) -> None:
+    ledger.append({"number": 1})
+    with ledger.path.open("ab") as file:
+        file.write(b"0" * 300_000)
+
+    ledger.append({"number": 2})
+
+    assert numbers(ledger) == [1, 2]
+    assert ledger.path.stat().st_size < 1000
+
+
+def test_a_damaged_line_is_skipped_and_the_others_stay(ledger: Ledger) -> None:
+    for number in range(3):
+        ledger.append({"number": number})
+    content = bytearray(ledger.path.read_bytes())
+    content[content.index(b'"number":1') + 9] ^= 1
+    ledger.path.write_bytes(bytes(content))
+
+    assert numbers(ledger) == [0, 2]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from localllm.executors.ledger import Ledger
+ledger, writer = Ledger(path=Path(sys.argv[1]), durable=False), int(sys.argv[2])
+for number in range(100):
+    ledger.append({"number": writer * 100 + number, "text": "x" * 500})
+"""
+
+
+def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(writer)]) for writer in range(4)]
+
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    assert sorted(numbers(Ledger(path=path))) == list(range(400))
+
+
+def test_what_does_not_fit_on_the_disk_leaves_nothing_behind(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.append({"number": 1})
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:10]))
+
+    with pytest.raises(OSError, match="bytes fit"):
+        ledger.append({"number": 2})
+    assert ledger.path.read_bytes() == framed({"number": 1})
+
+
+def test_a_change_is_one_entry_with_what_it_was_before(run_plan: RunPlan, ledger: Ledger, tmp_path: Path) -> None:
+    run_plan(SET)
+
+    (entry,) = ledger.entries()
+    assert (entry.command, entry.outcome) == ("config.set", "done")
+    assert entry.begin["plan"] == SET
+    assert entry.begin["actor"]["door"] == "cli"
+    assert entry.begin["actor"]["pid"] == os.getpid()
+    assert entry.undo == {
+        "kind": "config",
+        "path": str(tmp_path / "config.toml"),
+        "key": "port",
+        "before": None,
+        "after": 9000,
+    }
+    assert entry.end is not None
+    assert entry.end["result"].startswith("sha256:")
+
+
+@pytest.mark.parametrize("raw", [{"command": "version"}, {"command": "config.get", "key": "port"}])
+def test_what_only_reads_leaves_no_entry(run_plan: RunPlan, ledger: Ledger, raw: dict[str, Any]) -> None:
+    run_plan(raw)
+
+    assert not ledger.path.exists()
+
+
+def test_a_dry_run_leaves_no_entry(run_plan: RunPlan, ledger: Ledger) -> None:
+    run_plan(SET, dry_run=True)
+
+    assert not ledger.path.exists()
+
+
+def test_an_applied_plan_is_one_entry(run_plan: RunPlan, ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(SET))
+    run_plan({"command": "apply", "file": str(tmp_path / "plan.json")})
+
+    (entry,) = ledger.entries()
+    assert (entry.command, entry.begin["actor"]["door"]) == ("config.set", "apply")
+
+
+def test_a_change_on_the_server_names_the_run_of_the_server(run_plan: RunPlan, ledger: Ledger) -> None:
+    run_plan({"command": "models.load", "model": "echo"}, backend="echo", on_server=True, instance="run1")
+
+    (entry,) = ledger.entries()
+    assert entry.begin["instance"] == "run1"
+    assert entry.begin["actor"]["door"] == "server"
+    assert entry.undo is not None
+    assert entry.undo["loaded"] == ["echo"]
+
+
+def test_a_change_that_fails_is_an_entry_that_says_so(run_plan: RunPlan, ledger: Ledger) -> None:
+    with pytest.raises(ConfigInvalid):
+        run_plan({**SET, "value": "many"})
+
+    (entry,) = ledger.entries()
+    assert (entry.outcome, entry.undo) == ("failed", None)
+    assert entry.end is not None
+    assert entry.end["error"]["code"] == "config_invalid"
+
+
+def test_no_secret_is_in_the_ledger(run_plan: RunPlan, ledger: Ledger) -> None:
+    enabled = run_plan({"command": "auth.enable"})[-1]
+    assert isinstance(enabled, Result)
+    with pytest.raises(ConfigInvalid):
+        run_plan({"command": "config.set", "key": "api_key", "value": "correct horse"})
+    with pytest.raises(LocalLLMError):
+        run_plan({**SET, "key": "server", "value": "http://sk-abcdefghijklmnopqrstuv@host"})
+    run_plan({**SET, "key": "default_model", "value": "swordfish"}, env={"LOCALLLM_API_KEY": "swordfish"})
+
+    text = ledger.path.read_text()
+    for secret in (enabled.data["key"], "correct horse", "sk-abcdefghijklmnopqrstuv", "swordfish"):
+        assert secret not in text
+
+
+async def first_event(events: Events) -> None:
+    async with aclosing(events) as running:  # type: ignore[type-var]
+        async for _ in running:
+            return
+
+
+def test_a_reader_who_leaves_at_the_result_leaves_a_whole_entry(make_context: MakeContext, ledger: Ledger) -> None:
+    asyncio.run(first_event(dispatch(load_plan(SET), make_context())))
+
+    assert [entry.outcome for entry in ledger.entries()] == ["done"]
+
+
+def test_a_change_that_is_cancelled_is_interrupted(make_context: MakeContext, ledger: Ledger) -> None:
+    async def slow() -> Events:
+        yield Progress(stage="waiting")
+        await asyncio.sleep(60)
+
+    async def leave() -> None:
+        plan = load_plan(SET)
+        await first_event(recording.recorded(plan, make_context(), slow(), Actor()))
+
+    asyncio.run(leave())
+
+    assert [entry.outcome for entry in ledger.entries()] == ["interrupted"]
+
+
+def test_an_entry_without_an_end_tells_whether_its_process_lives(run_plan: RunPlan, ledger: Ledger) -> None:
+    run_plan(SET)
+    (entry,) = ledger.entries()
+    actor = entry.begin["actor"]
+
+    assert Entry(id="e", begin=entry.begin).outcome == "running"
+    assert Entry(id="e", begin={**entry.begin, "actor": {**actor, "started": "earlier"}}).outcome == "interrupted"
+
+
+def test_a_ledger_that_cannot_be_written_is_said_and_stops_nothing(run_plan: RunPlan, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where the folder should be")
+
+    events = run_plan(SET)
+
+    assert isinstance(events[0], Progress)
+    assert "not in the ledger" in events[0].message
+    assert isinstance(events[-1], Result)
+
+
+def test_an_entry_is_found_by_the_unique_beginning_of_its_id(ledger: Ledger) -> None:
+    for name in ("aab", "aac", "b"):
+        ledger.append({"record": "begin", "entry": name})
+
+    assert ledger.entry("aab").id == "aab"
+    assert ledger.entry("b").id == "b"
+    with pytest.raises(AmbiguousName):
+        ledger.entry("aa")
+    with pytest.raises(NotFound):
+        ledger.entry("c")
