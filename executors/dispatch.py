@@ -139,8 +139,8 @@ def changes_something(plan: CommandPlan) -> bool:
         from .apply import preview_saved
 
         saved, facts = preview_saved(plan, ctx)
-        return build_report(saved, facts, ctx.settings)
-    return build_report(plan, facts_of(plan, ctx), ctx.settings)
+        return build_report(saved, _for_one_application(saved, facts, ctx), ctx.settings)
+    return build_report(plan, _for_one_application(plan, facts_of(plan, ctx), ctx), ctx.settings)
 
 
 def _for_one_application(plan: CommandPlan, facts: Facts, ctx: Context) -> Facts:
