@@ -1,8 +1,11 @@
-"""Models that `models pull` knows how to fetch, and the short names they go by."""
+"""Models that `models pull` knows how to fetch, and the short names they go by.
+
+The table is JSON, not TOML, because every scan reads it, and a TOML parser takes 3 ms to import.
+"""
 
 from __future__ import annotations
 
-import tomllib
+import json
 from functools import cache
 from pathlib import Path
 
@@ -31,5 +34,5 @@ class KnownModel:
 @cache
 def known_models() -> dict[str, KnownModel]:
     """The pull table, by name."""
-    text = Path(__file__).with_name("known.toml").read_text("utf-8")
-    return {name: KnownModel(name=name, **row) for name, row in tomllib.loads(text).items()}
+    text = Path(__file__).with_name("known.json").read_text("utf-8")
+    return {name: KnownModel(name=name, **row) for name, row in json.loads(text).items()}

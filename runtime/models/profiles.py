@@ -1,8 +1,11 @@
-"""Named sets of load parameters, read from `profiles.toml`."""
+"""Named sets of load parameters, read from `profiles.json`.
+
+A flag overrides a profile's value; what a profile leaves out is chosen for the machine.
+"""
 
 from __future__ import annotations
 
-import tomllib
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,9 +29,9 @@ class Profile:
 @cache
 def profiles() -> dict[str, Profile]:
     """Every profile by name, in the file's order."""
-    text = Path(__file__).with_name("profiles.toml").read_text("utf-8")
+    text = Path(__file__).with_name("profiles.json").read_text("utf-8")
     found = {}
-    for name, row in tomllib.loads(text).items():
+    for name, row in json.loads(text).items():
         description = str(row.pop("description"))
         found[name] = Profile(name=name, description=description, values=row)
     return found

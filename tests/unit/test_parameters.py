@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import tomllib
+import json
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -220,8 +220,8 @@ def test_an_unknown_profile_names_the_nearest_or_all() -> None:
 
 
 def test_the_pull_table_and_the_profiles_are_packaged() -> None:
-    for name in ("known.toml", "profiles.toml"):
-        assert tomllib.loads(resources.files("localllm.runtime.models").joinpath(name).read_text())
+    for name in ("known.json", "profiles.json"):
+        assert json.loads(resources.files("localllm.runtime.models").joinpath(name).read_text())
 
 
 def test_parameters_for_this_machine_are_the_same_from_outside_and_inside_a_worker(model_path: Path) -> None:
