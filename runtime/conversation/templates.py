@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
 from typing import Any
 
 import jinja2
@@ -33,7 +32,7 @@ from .messages import (
     repairs_for,
     spoken_in,
 )
-from .provenance import OTHER, OWN, Traced, joined, marks_of, plain, traced
+from .provenance import OTHER, OWN, Traced, joined, plain, traced
 from .sandbox import ChatEnvironment, Program, TemplateLimit, TemplateRaised
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
@@ -381,11 +380,11 @@ def _continued(text: Traced, talk: Conversation, *, appended: bool) -> Traced:
     return text.cut(0, text.marks.rfind(CONTINUED) + 1)
 
 
+_WRITERS = bytes(0 if mark in (OWN, BOS) else 1 for mark in range(256))
+_RUNS = re.compile(b"\0+|\1+")
+
+
 def _segments(text: Traced) -> tuple[Segment, ...]:
-    out: list[Segment] = []
-    at = 0
-    for own, run in groupby(marks_of(text), key=lambda mark: mark in (OWN, BOS)):
-        end = at + sum(1 for _ in run)
-        out.append(Segment(plain(text.cut(at, end)), own))
-        at = end
-    return tuple(out)
+    whole = plain(text)
+    runs = _RUNS.finditer(text.marks.translate(_WRITERS))
+    return tuple(Segment(whole[run.start() : run.end()], run[0][0] == 0) for run in runs)
