@@ -67,8 +67,13 @@ async def measure(urls: dict[str, str], names: list[str], rounds: int) -> dict[s
         found[name] = {server: [] for server in urls}
         for number in range(rounds):
             for server in list(urls) if number % 2 == 0 else list(urls)[::-1]:
-                found[name][server].append(await WORKLOADS[name](clients[server], number))
-                print(f"{name} round {number + 1} {server}: {found[name][server][-1].wall_s:.2f} s", file=sys.stderr)
+                try:
+                    sample = await WORKLOADS[name](clients[server], number)
+                except Exception as error:  # one workload that fails must not cost the figures of the others
+                    print(f"{name} round {number + 1} {server} failed: {error!r}", file=sys.stderr)
+                    continue
+                found[name][server].append(sample)
+                print(f"{name} round {number + 1} {server}: {sample.wall_s:.2f} s", file=sys.stderr)
     return found
 
 
@@ -79,7 +84,12 @@ def table(found: dict[str, dict[str, list[Sample]]], ours: str, theirs: str) -> 
     for figure in FIGURES:
         if figure.workload not in found:
             continue
-        peer, own = (figure.value(found[figure.workload][server]) for server in (theirs, ours))
+        samples = found[figure.workload]
+        if not samples[theirs] or not samples[ours]:
+            lines.append(f"| {figure.workload} | {figure.name} ({figure.unit}) | | | failed | |")
+            good = False
+            continue
+        peer, own = (figure.value(samples[server]) for server in (theirs, ours))
         ratio = own / peer
         good = good and figure.holds(ratio)
         must = f"{'≥' if figure.higher_is_better else '≤'} {figure.bound:.2f}"
