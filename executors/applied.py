@@ -7,15 +7,12 @@ fresh one is the mark of the last application of its plan, which a report carrie
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..errors import InUse, StalePlan
-from .ledger import now
-from .state import locked, write_atomically
 
 KIND = "applied"
 
@@ -44,6 +41,11 @@ def claim(
     if not wanted:
         yield lambda: None
         return
+    import secrets  # here, with the ledger: a dry run, which only reads the mark, does without them
+
+    from .ledger import now
+    from .state import locked
+
     path = _file(plan_id, state_dir)
     with ExitStack() as held:
         try:
@@ -88,4 +90,6 @@ def _mark(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, mark: dict[str, Any]) -> None:
+    from .state import write_atomically
+
     write_atomically(path, json.dumps(mark).encode() + b"\n", mode=0o600)
