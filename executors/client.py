@@ -60,6 +60,21 @@ async def send_plan(plan: CommandPlan, ctx: Context, *, dry_run: bool = False) -
         yield not_running(ctx, error.message)
 
 
+async def _require_listener(url: str, host: str, port: int) -> None:
+    """Raise ServerUnreachable where nothing listens on this machine.
+
+    A plain connection tells, before the HTTP client is imported, which takes longer than the rest of the command.
+    """
+    import asyncio
+
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _reader, writer = await asyncio.open_connection(host, port)
+    except OSError as error:
+        raise ServerUnreachable(f"no server answers at `{url}`", hint=START_HINT, reason=_reason(error)) from None
+    writer.close()
+
+
 async def _probe(http: httpx.AsyncClient, url: str) -> ServerInfo:
     """Ask `/health` without the key: a stranger on the port must not learn it."""
     import httpx
@@ -156,13 +171,15 @@ def _event_of(line: str) -> Event:
 @asynccontextmanager
 async def connect(ctx: Context, *, timeout_s: float | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """Connections to the setting `server`; without `timeout_s` an answer may take as long as the model needs."""
-    import httpx
-
     url = ctx.settings.server
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(f"`{url}` is not the address of a server", hint="it looks like `http://127.0.0.1:8484`")
     loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if loopback:
+        await _require_listener(url, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
+    import httpx
+
     async with httpx.AsyncClient(
         base_url=url,
         timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
