@@ -20,20 +20,22 @@ def shell(env, line):
     return subprocess.run(["bash", "-c", line], env=full, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_dry_run_imports_neither_server_nor_engine_nor_client(clean_env):
+def test_a_dry_run_imports_neither_server_nor_engine_nor_client(clean_env, model_path):
     program = """
 import sys
 from localllm.__main__ import main
 code = main(["--dry-run", "--output", "json", "models", "load", "smollm2-135m"])
 heavy = ("litestar", "uvicorn", "llama_cpp", "httpx", "jinja2", "rich", "numpy", "asyncio", "uvloop", "msgpack")
+heavy += ("tomllib", "platformdirs", "secrets", "localllm.runtime.types", "localllm.executors.ledger")
 sys.stderr.write(" ".join(name for name in heavy if name in sys.modules))
 sys.exit(code)
 """
-    done = subprocess.run([sys.executable, "-c", program], env=clean_env, capture_output=True, text=True, check=False)
+    env = clean_env | {"LOCALLLM_MODELS_DIR": str(model_path.parent)}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
 
     assert done.stderr == ""
     assert done.returncode == 0
-    assert json.loads(done.stdout)["plan"]["model"] == "smollm2-135m"
+    assert json.loads(done.stdout)["resolved"]["model_id"] == model_path.stem
 
 
 def test_a_dry_run_leaves_the_home_folder_as_it_was(cli, tmp_path):
