@@ -27,7 +27,7 @@ LARGEST_CRASH_LOG_BYTES = 1_000_000
 GARBAGE_THRESHOLD = 10_000
 """New objects between two looks for garbage: Python's own 700 look dozens of times while a command imports."""
 WRITES_CONFIG = frozenset({"config.set", "config.unset"})
-MAY_SERVE = frozenset({"serve", "apply"})
+MAY_SERVE = frozenset({"serve", "apply", "explain"})
 
 
 class OutputGone(Exception):

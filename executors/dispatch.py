@@ -98,20 +98,40 @@ def executor_of(plan: CommandPlan, ctx: Context) -> Executor:
             from .chat import chat
 
             return chat
+        case "complete":
+            from .complete import complete
+
+            return complete
         case "serve":
             return _serve_of(ctx)
         case "apply":
             from .apply import apply
 
             return apply
+        case "schema":
+            from .inspect import schema
+
+            return schema
         case "version":
             from .version import version
 
             return version
-        case unknown:
-            assert_never(unknown)
+        case "explain":
+            from .explain import explain
 
+            return explain
+        case "plan.validate":
+            from .inspect import validate
 
+            return validate
+        case "plan.diff":
+            from .inspect import diff
+
+            return diff
+        case "plan.id":
+            from .inspect import identify
+
+            return identify
         case "plan.log":
             from .history import log
 
@@ -120,15 +140,19 @@ def executor_of(plan: CommandPlan, ctx: Context) -> Executor:
             from .history import undo
 
             return undo
-def preview(plan: CommandPlan, ctx: Context) -> dict[str, Any]:
-    """The report of a dry run. Synchronous, so that the command line needs no event loop for it.
+        case unknown:
+            assert_never(unknown)
 
-    Raises Unsupported where the executor cannot say what it would do: a dry run never looks green by accident.
+
 def changes_something(plan: CommandPlan) -> bool:
     """Whether a run may leave something behind that outlives it, and so belongs in the ledger."""
     return plan.command not in CARRIERS and not CHANGES.isdisjoint(plan.effects)
 
 
+def preview(plan: CommandPlan, ctx: Context) -> dict[str, Any]:
+    """The report of a dry run. Synchronous, so that the command line needs no event loop for it.
+
+    Raises Unsupported where the executor cannot say what it would do: a dry run never looks green by accident.
     """
     facts_of = preview_of(executor_of(plan, ctx))
     if facts_of is None:
@@ -182,15 +206,15 @@ async def dispatch(plan: CommandPlan, ctx: Context, *, actor: Actor | None = Non
         events = send_plan(plan, ctx)
     else:
         events = executor_of(plan, ctx)(plan, ctx)
-    try:
-        async for event in events:
-            yield event
-    finally:
         if changes_something(plan):
             from .ledger import Actor
             from .recording import recorded
 
             events = recorded(plan, ctx, events, actor or Actor(door="server" if ctx.on_server else "cli"))
+    try:
+        async for event in events:
+            yield event
+    finally:
         # closing must reach the executor at once: that is what cancels a request in the engine
         await events.aclose()  # type: ignore[attr-defined]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .events import Result
+from .plan_wording import PLAN_FORMS
 from .terminal import facts, plural, printable, printable_text, size, table
 
 
@@ -305,4 +306,5 @@ FORMS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "serve": _serve,
     "plan.log": _ledger,
     "plan.undo": _undone,
+    **PLAN_FORMS,
 }

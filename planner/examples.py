@@ -30,19 +30,27 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'localllm chat "Why is the sky blue?"',
         'localllm chat --system "Answer in one sentence." "Why is the sky blue?" --temperature 0',
         "localllm chat - < question.txt",
+        'localllm chat "Name three colours" --response-format \'{"type": "json_object"}\'',
+        'localllm chat "Hello" --show-prompt',
+    ),
+    "complete": (
+        'localllm complete "Once upon a time" --max-tokens 64',
+        "localllm complete \"The answer, in digits: \" --regex '[0-9]{1,4}'",
     ),
     "serve": (
         "localllm serve --model smollm2-135m",
         "localllm serve --port 0 --backend echo",
     ),
+    "plan.log": ("localllm plan log", "localllm plan log --lines 5 --output json"),
+    "plan.undo": ("localllm plan undo last", "localllm --dry-run plan undo last"),
+    "explain": ("localllm explain load.json", 'localllm explain -- chat "Why is the sky blue?" --temperature 0'),
+    "schema": ("localllm schema", "localllm schema plan-file"),
     "apply": ("localllm apply load.json", "localllm --dry-run apply load.json"),
 }
 """Better examples than the one that is made of a command and its operands."""
 
 
 def examples_of(command: str) -> tuple[str, ...]:
-    "plan.log": ("localllm plan log", "localllm plan log --lines 5 --output json"),
-    "plan.undo": ("localllm plan undo last", "localllm --dry-run plan undo last"),
     """At least one example of a command."""
     if command in EXAMPLES:
         return EXAMPLES[command]

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from .plans.auth import AuthDisable, AuthEnable, AuthStatus
     from .plans.bench import BenchLatency, BenchThroughput
     from .plans.chat import Chat
+    from .plans.complete import Complete
     from .plans.config import ConfigGet, ConfigList, ConfigSet, ConfigUnset
     from .plans.doctor import Doctor
-    from .plans.logs import Logs
+    from .plans.inspect import Explain, PlanDiff, PlanId, PlanValidate, Schema
     from .plans.ledger import PlanLog, PlanUndo
+    from .plans.logs import Logs
     from .plans.models import ModelsList, ModelsLoad, ModelsPull, ModelsScan, ModelsShow, ModelsUnload
+    from .plans.replay import PlanLock, Replay
     from .plans.serve import Serve
     from .plans.status import Status
     from .plans.version import Version
@@ -41,11 +44,19 @@ if TYPE_CHECKING:
         | Logs
         | Doctor
         | Chat
+        | Complete
         | Serve
         | Apply
-        | Version
-    )
+        | Explain
+        | PlanValidate
+        | PlanDiff
+        | PlanId
+        | Replay
+        | PlanLock
         | PlanLog
         | PlanUndo
+        | Schema
+        | Version
+    )
 else:
     CommandPlan = Any

@@ -35,7 +35,7 @@ def argv_of(raw: Mapping[str, Any]) -> list[str]:
             if value != default_of(attribute):
                 raise Unsupported(f"`{attribute.name}` of `{command}` has no place on a command line")
         elif flag is None:
-            operands.append(str(value))
+            operands += [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
         elif flag.kind == "switch":
             options.append(flag.name if value else f"--no-{flag.name[2:]}")
         elif flag.kind == "list":

@@ -25,12 +25,17 @@ MOST_STEPS = 1_000_000
 
 
 def load_plan_files(
-    paths: Iterable[str], *, vars: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
+    paths: Iterable[str],
+    *,
+    vars: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> list[PlanFile]:
     """Read, expand and check plan files; nothing runs.
 
     `vars` holds what `--var` and `--vars-file` gave, and wins over the environment (`LOCALLLM_VAR_*`), which wins
-    over a file's own `vars`; those that an `include` names win within it. Raises InvalidPlan whose
+    over a file's own `vars`; those that an `include` names win within it. `texts` holds the text of files that were
+    read already. Raises InvalidPlan whose
     `data["problems"]` lists every `{file, line, column, path, message}` of all files, NotFound where the only fault
     is files that do not exist, and PayloadTooLarge above 16 MB.
     """
@@ -38,7 +43,7 @@ def load_plan_files(
     report = Report()
     files: list[PlanFile] = []
     for path in paths:
-        loaded = _Loader(str(path), strong, env or {}, report).load()
+        loaded = _Loader(str(path), strong, env or {}, report, texts or {}).load()
         if loaded is not None:
             files.append(loaded)
     report.raise_if_faulty()
@@ -81,6 +86,7 @@ class _Loader:
     strong: Mapping[str, Any]
     env: Mapping[str, str]
     report: Report
+    texts: Mapping[str, str]
     trail: list[Path] = field(factory=list)
     sources: dict[Path, _Source | None] = field(factory=dict)
     captured: dict[str, Any] = field(factory=dict)
@@ -115,7 +121,7 @@ class _Loader:
 
         place = included_at or Place(path)
         try:
-            text = read_text(path)
+            text = self.texts[path] if path in self.texts else read_text(path)
             root = compose(text, is_json=looks_like_json(path, text))
         except TextFault as fault:
             self.report.add(Place(path, fault.line, fault.column), "$", fault.message)

@@ -27,7 +27,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("chat", "Chat"),
     "serve": ("serve", "Serve"),
     "apply": ("apply", "Apply"),
+    "schema": ("inspect", "Schema"),
     "version": ("version", "Version"),
+    "explain": ("inspect", "Explain"),
+    "plan.validate": ("inspect", "PlanValidate"),
+    "plan.diff": ("inspect", "PlanDiff"),
+    "plan.id": ("inspect", "PlanId"),
     "plan.log": ("ledger", "PlanLog"),
     "plan.undo": ("ledger", "PlanUndo"),
 }

@@ -83,6 +83,18 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, str]]] = [
     ("apply saved.json", "apply", {"file": "saved.json"}, {"file": "saved.json"}),
     ("plan log -n 5", "plan.log", {"lines": 5}, {"lines": "5"}),
     ("plan undo last", "plan.undo", {"entry": "last"}, {"entry": "last"}),
+    ("explain load.json", "explain", {"target": ["load.json"]}, {"target": "'load.json'"}),
+    (
+        "explain -- chat hello --max-tokens 3",
+        "explain",
+        {"target": ["chat", "hello", "--max-tokens", "3"]},
+        {"target": "'chat', 'hello', '--max-tokens', '3'"},
+    ),
+    ("plan validate a.json b.yaml", "plan.validate", {"files": ["a.json", "b.yaml"]}, {"files": "'a.json', 'b.yaml'"}),
+    ("plan diff a.json b.json", "plan.diff", {"a": "a.json", "b": "b.json"}, {"a": "a.json", "b": "b.json"}),
+    ("plan id a.json --var n=3", "plan.id", {"file": "a.json", "var": ["n=3"]}, {"var": "'n=3'"}),
+    ("schema", "schema", {"name": None}, {"name": "unset (default)"}),
+    ("schema plan-file", "schema", {"name": "plan-file"}, {"name": "plan-file"}),
     ("version", "version", {}, {}),
 ]
 

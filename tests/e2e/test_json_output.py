@@ -32,6 +32,11 @@ WITHOUT_SERVER: dict[str, tuple[tuple[str, ...], int]] = {
     "apply": (("apply", "missing.json"), 3),
     "plan.log": (("plan", "log"), 0),
     "plan.undo": (("plan", "undo", "last"), 3),
+    "explain": (("explain", "--", "status"), 0),
+    "plan.validate": (("plan", "validate", "missing.json"), 3),
+    "plan.diff": (("plan", "diff", "missing.json", "missing.json"), 3),
+    "plan.id": (("plan", "id", "missing.json"), 3),
+    "schema": (("schema", "plan-file"), 0),
     "version": (("version",), 0),
 }
 """Every command with the exit code it has on an empty models folder and no server; `doctor` has a test of its own."""

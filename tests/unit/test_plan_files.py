@@ -127,7 +127,7 @@ def test_every_fault_of_every_file_is_told_at_once_with_its_place(write):
         ("- 1", (1, 1), "is not of type 'object'"),
         (
             "format_version: '1.0'\nsteps:\n  - {plan: {command: status}, if: {n: 1, x: {'<': a}}}",
-            (3, 52),
+            (3, 51),
             "takes a number",
         ),
         ("format_version: '1.0'\nsteps:\n  - {plan: {command: status}, for_each: 3}", (3, 41), "takes a list"),
