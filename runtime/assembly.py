@@ -42,9 +42,7 @@ def assemble(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> Asse
 
     def choose(override: str | None) -> ChatTemplate:
         names = spec.names or (spec.model_id,)
-        return ChatTemplate.choose(
-            info.metadata, names, override, info.bos_text, info.eos_text, add_bos=info.add_bos
-        )
+        return ChatTemplate.choose(info.metadata, names, override, info.bos_text, info.eos_text, add_bos=info.add_bos)
 
     template = choose(spec.chat_template)
     backend.show(template.answer_marks)

@@ -10,9 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
-
-from attrs import define, field
 
 from ..errors import (
     CoolingDown,
@@ -26,77 +23,12 @@ from ..errors import (
     TimedOut,
     TryLater,
 )
-from .messages import Loaded, Status
+from .entry import Entry, expected_bytes
 from .metrics import RequestMetrics
 from .process import LogLine, Stream, WorkerProcess
 from .protocol import LoadProgress
-from .residency import Deaths, Limits, Resident, Room, make_room
-from .types import Done, GenerateRequest, LoadedModel, LoadSpec, ModelState, Output
-
-
-@define(eq=False, kw_only=True)
-class _Entry:
-    """One model of the pool: its worker, its state and who uses it."""
-
-    spec: LoadSpec
-    state: ModelState = "loading"
-    worker: WorkerProcess | None = None
-    report: Loaded = field(factory=lambda: Loaded({}, {}, (), {}))
-    metrics: RequestMetrics = field(factory=RequestMetrics)
-    load: asyncio.Task[None] | None = None
-    end: asyncio.Task[None] | None = None
-    ended_by: LocalLLMError | None = None
-    listeners: list[LoadProgress] = field(factory=list)
-    memory_bytes: int = 0
-    admitted: bool = False
-    load_s: float = 0.0
-    loaded_at: float | None = None
-    last_used_at: float | None = None
-    used: float = 0.0
-    open: int = 0
-    ttl: asyncio.TimerHandle | None = None
-
-    def slots(self) -> int:
-        return int(self.report.applied.get("n_slots") or 1)
-
-    def progress(self, stage: str, fraction: float) -> None:
-        for listener in self.listeners:
-            listener(stage, fraction)
-
-    def touch(self) -> None:
-        self.used, self.last_used_at = time.monotonic(), time.time()
-
-    def resident(self) -> Resident:
-        return Resident(
-            model_id=self.spec.model_id,
-            memory_bytes=self.memory_bytes,
-            last_used=self.used,
-            busy=self.open > 0 or self.state != "ready",
-            pinned=self.spec.pin,
-        )
-
-    def snapshot(self) -> LoadedModel:
-        running = min(self.open, self.slots())
-        worker, told = self.worker, self.worker.last_status if self.worker else Status(0)
-        return LoadedModel(
-            model_id=self.spec.model_id,
-            state=self.state,
-            backend=self.spec.backend,
-            spec=self.spec,
-            pid=worker.pid if worker else None,
-            applied=self.report.applied,
-            origins=self.report.origins,
-            warnings=self.report.warnings,
-            memory=self.report.memory,
-            load_s=self.load_s,
-            loaded_at=self.loaded_at,
-            last_used_at=self.last_used_at,
-            requests_running=running,
-            requests_queued=self.open - running,
-            slots=tuple(slot for slot in told.slots if worker and worker.runs(slot.request_id)),
-            metrics={**self.metrics.as_dict(), "engine": told.metrics},
-            pinned=self.spec.pin,
-        )
+from .residency import Deaths, Limits, Room, make_room
+from .types import Done, GenerateRequest, LoadedModel, LoadSpec, Output
 
 
 class LocalRuntime:
@@ -105,7 +37,7 @@ class LocalRuntime:
     def __init__(self, limits: Limits | None = None, *, on_log: LogLine | None = None) -> None:
         self._limits = limits or Limits()
         self._on_log = on_log
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._deaths: dict[str, Deaths] = {}
         self._evicted: dict[str, LoadSpec] = {}
         self._admission = asyncio.Lock()
@@ -127,7 +59,7 @@ class LocalRuntime:
             await self._join(entry, entry.load)
         return entry.snapshot()
 
-    async def _join(self, entry: _Entry, load: asyncio.Task[None]) -> None:
+    async def _join(self, entry: Entry, load: asyncio.Task[None]) -> None:
         try:
             await asyncio.shield(load)
         except asyncio.CancelledError:
@@ -135,7 +67,7 @@ class LocalRuntime:
                 raise entry.ended_by from None
             raise
 
-    async def _settled(self, model_id: str) -> _Entry | None:
+    async def _settled(self, model_id: str) -> Entry | None:
         """The model's entry, once it is not on its way out."""
         while True:
             if self._closing:
@@ -145,7 +77,7 @@ class LocalRuntime:
                 return entry
             await asyncio.shield(entry.end)
 
-    def _begin_load(self, spec: LoadSpec, dead: _Entry | None) -> _Entry:
+    def _begin_load(self, spec: LoadSpec, dead: Entry | None) -> Entry:
         deaths = self._deaths.setdefault(spec.model_id, Deaths(self._limits))
         wait_s = deaths.cooling_s(time.monotonic())
         if wait_s > 0:
@@ -155,7 +87,7 @@ class LocalRuntime:
                 retry_after_s=int(wait_s) + 1,
                 model_id=spec.model_id,
             )
-        entry = _Entry(spec=spec, metrics=dead.metrics if dead else RequestMetrics())
+        entry = Entry(spec=spec, metrics=dead.metrics if dead else RequestMetrics())
         if dead is not None:
             self._disarm_ttl(dead)
         self._entries[spec.model_id] = entry
@@ -164,7 +96,7 @@ class LocalRuntime:
         entry.load.add_done_callback(lambda task: task.cancelled() or task.exception())
         return entry
 
-    async def _load(self, entry: _Entry, deaths: Deaths) -> None:
+    async def _load(self, entry: Entry, deaths: Deaths) -> None:
         began = time.monotonic()
         spec = entry.spec
         try:
@@ -189,7 +121,7 @@ class LocalRuntime:
         entry.touch()
         self._arm_ttl(entry)
 
-    async def _give_up(self, entry: _Entry, deaths: Deaths, error: BaseException) -> None:
+    async def _give_up(self, entry: Entry, deaths: Deaths, error: BaseException) -> None:
         """A load failed: no worker stays, and the model is listed no longer."""
         if entry.worker is not None:
             if entry.worker.died:
@@ -197,7 +129,7 @@ class LocalRuntime:
             await entry.worker.stop(_as_error(error), self._limits.stop_grace_s)
         self._forget(entry)
 
-    async def _admit(self, entry: _Entry) -> None:
+    async def _admit(self, entry: Entry) -> None:
         """Make room for the model, or say what stands in the way."""
         if self._limits.memory_budget_bytes is not None:
             entry.memory_bytes = await asyncio.to_thread(expected_bytes, entry.spec)
@@ -240,7 +172,7 @@ class LocalRuntime:
         needed_bytes = 0 if self._limits.memory_budget_bytes is None else expected_bytes(spec)
         return self._room(spec, needed_bytes).evict
 
-    def _died(self, entry: _Entry, error: LocalLLMError) -> None:
+    def _died(self, entry: Entry, error: LocalLLMError) -> None:
         self._deaths[entry.spec.model_id].record(time.monotonic())
         entry.metrics.worker_deaths_total += 1
         entry.worker = None
@@ -267,7 +199,7 @@ class LocalRuntime:
         self._evicted.pop(model_id, None)
         await self._end(entry, TryLater(f"model `{model_id}` was unloaded"))
 
-    async def _end(self, entry: _Entry, error: LocalLLMError) -> None:
+    async def _end(self, entry: Entry, error: LocalLLMError) -> None:
         """End the entry's worker, once; a caller that goes away does not stop the ending."""
         if entry.end is None:
             entry.ended_by, entry.state = error, "unloading"
@@ -275,7 +207,7 @@ class LocalRuntime:
             entry.end = asyncio.get_running_loop().create_task(self._end_worker(entry, error))
         await asyncio.shield(entry.end)
 
-    async def _end_worker(self, entry: _Entry, error: LocalLLMError) -> None:
+    async def _end_worker(self, entry: Entry, error: LocalLLMError) -> None:
         try:
             if entry.load is not None:
                 load = entry.load
@@ -286,7 +218,7 @@ class LocalRuntime:
         finally:
             self._forget(entry)
 
-    def _forget(self, entry: _Entry) -> None:
+    def _forget(self, entry: Entry) -> None:
         if self._entries.get(entry.spec.model_id) is entry:
             del self._entries[entry.spec.model_id]
 
@@ -295,19 +227,19 @@ class LocalRuntime:
             f"model `{model_id}` is not loaded", hint="`localllm status` lists what is", available=list(self._entries)
         )
 
-    def _arm_ttl(self, entry: _Entry) -> None:
+    def _arm_ttl(self, entry: Entry) -> None:
         """Count the idle time from now."""
         self._disarm_ttl(entry)
         ttl_s = entry.spec.options.get("idle_ttl_s", self._limits.idle_ttl_s)
         if ttl_s is not None and not entry.spec.pin and not entry.open and entry.load is None:
             entry.ttl = asyncio.get_running_loop().call_later(float(ttl_s), self._expire, entry)
 
-    def _disarm_ttl(self, entry: _Entry) -> None:
+    def _disarm_ttl(self, entry: Entry) -> None:
         if entry.ttl is not None:
             entry.ttl.cancel()
             entry.ttl = None
 
-    def _expire(self, entry: _Entry) -> None:
+    def _expire(self, entry: Entry) -> None:
         model_id = entry.spec.model_id
         self._evicted[model_id] = entry.spec
         entry.ended_by, entry.state = TryLater(f"model `{model_id}` was unloaded after being idle"), "unloading"
@@ -324,7 +256,7 @@ class LocalRuntime:
         await asyncio.gather(*(self._refresh(entry) for entry in list(self._entries.values())))
         return self.loaded()
 
-    async def _refresh(self, entry: _Entry) -> None:
+    async def _refresh(self, entry: Entry) -> None:
         if entry.worker is None or entry.state != "ready":
             return
         await entry.worker.status(self._limits.status_timeout_s)
@@ -364,7 +296,7 @@ class LocalRuntime:
             if not self._busy():
                 self._quiet.set()
 
-    async def _ready(self, model_id: str) -> _Entry:
+    async def _ready(self, model_id: str) -> Entry:
         """The model's entry with a live worker; starts a dead or evicted one again."""
         entry = self._entries.get(model_id)
         if not self._closing and entry is not None and entry.state == "ready":
@@ -405,20 +337,3 @@ class LocalRuntime:
 
 def _as_error(error: BaseException) -> LocalLLMError:
     return error if isinstance(error, LocalLLMError) else ShuttingDown("the load was given up")
-
-
-def expected_bytes(spec: LoadSpec) -> int:
-    """What a model will take: `options["memory_bytes"]`, else the estimate from its header, else its file's size.
-
-    Reads the header, and asks a GPU's driver in a process of its own where there is one; blocking.
-    """
-    given = spec.options.get("memory_bytes")
-    if given is not None or not spec.path:
-        return int(given or 0)
-    from .models.placement import parameters_here
-
-    try:
-        return parameters_here(spec, probe=True).estimate.needed_bytes
-    except (LocalLLMError, OSError):  # the load itself will say what is wrong with it
-        path = Path(spec.path)
-        return path.stat().st_size if path.is_file() else 0

@@ -22,6 +22,8 @@ class Prompt:
     """A request's prompt in tokens, and what its template said beside it."""
 
     tokens: list[int]
+    text: str = ""
+    """What the template wrote."""
     stop: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     reasoning_open: str | None = None
@@ -42,6 +44,9 @@ class Prompts:
     template: ChatTemplate
     control_texts: Sequence[str] = ()
     """The texts of the model's control tokens; empty means unknown."""
+    choose_template: Callable[[str], ChatTemplate] | None = None
+    """Makes the template that a request brings; None takes none."""
+    _chosen: tuple[str, ChatTemplate] | None = field(default=None, init=False)
     _controls: re.Pattern[str] | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -51,10 +56,11 @@ class Prompts:
     def prompt(self, request: GenerateRequest) -> Prompt:
         """The request's prompt. Raises BadInput where it is empty or the template refuses it."""
         if request.prompt is None:
-            turn = open_turn(self.template, request)
+            turn = open_turn(self._template_of(request), request)
             rendered = turn.rendered
             prompt = Prompt(
                 tokens=self._with_bos(self._tokenize_segments(rendered.segments)),
+                text=rendered.text,
                 stop=rendered.stop,
                 notes=rendered.notes,
                 reasoning_open=rendered.reasoning_open,
@@ -70,6 +76,17 @@ class Prompts:
         if not prompt.tokens:
             raise BadInput("the prompt is empty", param="messages" if request.prompt is None else "prompt")
         return prompt
+
+    def _template_of(self, request: GenerateRequest) -> ChatTemplate:
+        """The model's template, or the request's own, of which the last is kept."""
+        given = request.chat_template
+        if given is None:
+            return self.template
+        if self._chosen is None or self._chosen[0] != given:
+            if self.choose_template is None:
+                raise BadInput("this model takes no other chat template", param="chat_template")
+            self._chosen = (given, self.choose_template(given))
+        return self._chosen[1]
 
     def _with_bos(self, tokens: Sequence[int]) -> list[int]:
         """A template may have written the token itself; two of them make a model babble."""

@@ -86,6 +86,12 @@ class GenerateRequest:
     tool_choice: Any = None
     template_options: dict[str, Any] = field(factory=dict)
     """`enable_thinking`, `chat_template_kwargs` and the like, handed to the template."""
+    chat_template: str | None = None
+    """A template's text or a family's name instead of the model's own."""
+    thinking_budget: int | None = None
+    """Tokens the model may think; then its thinking is closed for it and the answer follows."""
+    only_prompt: bool = False
+    """Tell the prompt in `Started` and generate nothing."""
     timeout_s: float | None = None
 
 
@@ -110,6 +116,8 @@ class Started:
     """The tag the prompt ends with, where the answer begins inside what the model thinks."""
     reply: dict[str, Any] | None = None
     """How to take the answer's text apart (`ReplyFormat.as_dict`); None leaves it as it is."""
+    prompt: dict[str, Any] | None = None
+    """`text` and `tokens` of the prompt, where only that was asked for."""
 
 
 @frozen(kw_only=True)

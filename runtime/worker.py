@@ -35,17 +35,16 @@ from .messages import (
     Shutdown,
     Status,
 )
-from .types import Done, GenerateRequest, LoadSpec, Output, Started
+from .types import Done, GenerateRequest, LoadSpec, Output, Started, Usage
 
 if TYPE_CHECKING:
     from .engine.engine import Engine, Work
-    from .prompt import Prompt, Prompts
+    from .preparer import Preparer
+    from .prompt import Prompt
 
 _PR_SET_PDEATHSIG = 1
 _PROGRESS_EVERY_S = 0.05
 _FAULTS_IN_A_ROW = 3
-
-Refuse = Callable[[str, LocalLLMError], None]
 
 
 class FrameWriter:
@@ -67,65 +66,6 @@ class FrameWriter:
 def end_now(status: int = 0) -> NoReturn:
     """End the process without waiting for a decode, a load or another thread; the system takes the memory back."""
     os._exit(status)
-
-
-class Preparer:
-    """Renders and tokenizes requests in order, away from the reader, which must stay free to see a cancel."""
-
-    def __init__(self, prompts: Prompts, submit: Callable[[Work, Prompt], None], refuse: Refuse) -> None:
-        self._prompts = prompts
-        self._submit = submit
-        self._refuse = refuse
-        self._waiting: queue.SimpleQueue[GenerateRequest] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._open: set[str] = set()
-        threading.Thread(target=self._run, name="preparer", daemon=True).start()
-
-    def add(self, request: GenerateRequest) -> None:
-        """Prepare this request as soon as those before it are done."""
-        with self._lock:
-            self._open.add(request.request_id)
-        self._waiting.put(request)
-
-    def cancel(self, request_id: str) -> bool:
-        """Forget a request that is not prepared yet; False where it has gone on to the engine."""
-        with self._lock:
-            if request_id not in self._open:
-                return False
-            self._open.discard(request_id)
-            return True
-
-    def _run(self) -> None:
-        while True:
-            request = self._waiting.get()
-            try:
-                self._prepare(request)
-            except LocalLLMError as error:
-                self._end(request, error)
-            except Exception:
-                traceback.print_exc()
-                self._end(request, InternalError("the prompt could not be prepared", hint="`localllm logs` shows why"))
-
-    def _prepare(self, request: GenerateRequest) -> None:
-        from .engine.engine import Work
-
-        if request.request_id not in self._open:
-            return
-        prompt = self._prompts.prompt(request)
-        work = Work(
-            request=evolve(request, constraint=prompt.constraint),
-            prompt_tokens=prompt.tokens,
-            stop=(*request.stop, *prompt.stop),
-            notes=prompt.notes,
-        )
-        with self._lock:  # a cancel comes either before this and finds the request here, or after it at the engine
-            if request.request_id in self._open:
-                self._open.discard(request.request_id)
-                self._submit(work, prompt)
-
-    def _end(self, request: GenerateRequest, error: LocalLLMError) -> None:
-        if self.cancel(request.request_id):
-            self._refuse(request.request_id, error)
 
 
 class Worker:
@@ -194,6 +134,18 @@ class Worker:
     def _refuse(self, request_id: str, error: LocalLLMError) -> None:
         self._writer.send(Outputs(((request_id, Failure(error.as_dict())),)))
 
+    def _show_prompt(self, request_id: str, prompt: Prompt) -> None:
+        """All that a request for the prompt alone gets."""
+        count = len(prompt.tokens)
+        started = Started(
+            prompt_tokens=count,
+            model_id="",
+            notes=prompt.notes,
+            prompt={"text": prompt.text, "tokens": prompt.tokens},
+        )
+        done = Done(usage=Usage(prompt_tokens=count))
+        self._writer.send(Outputs(((request_id, started), (request_id, done))))
+
     # -- the engine's side ---------------------------------------------------------------------------------------
 
     def run(self) -> NoReturn:
@@ -211,10 +163,11 @@ class Worker:
 
     def _load(self, spec: LoadSpec) -> None:
         from .assembly import assemble
+        from .preparer import Preparer
 
         loaded = assemble(spec, self._progress(), self._log)
         self._engine = loaded.engine
-        self._preparer = Preparer(loaded.prompts, self._submit, self._refuse)
+        self._preparer = Preparer(loaded.prompts, self._submit, self._refuse, self._show_prompt)
         self._writer.send(loaded.report)
 
     def _progress(self) -> Callable[[str, float], None]:
