@@ -21,15 +21,17 @@ from .global_options import GlobalOptions, global_fields
 from .plans import COMMANDS, plan_class
 
 SHELLS = ("bash", "zsh", "fish")
-BESIDES = frozenset({"chat"})
-"""Commands that take more on the command line than their plan's fields; see `_besides`."""
+BESIDES = {"chat": "ChatArguments", "complete": "TextArguments"}
+"""Commands that take more on the command line than their plan's fields; `chat_request` has the classes."""
+TEXTS = {"chat": "messages", "complete": "prompts"}
+"""The field of their plans that stands for a prompt."""
 GROUPS = {
     "models": "Find, load and fetch models",
     "auth": "Ask for an API key, or stop asking",
     "config": "Show and change settings",
+    "plan": "Inspect plans, see what changed, and take it back",
     "bench": "Measure how fast answers come",
 }
-    "plan": "Inspect plans, see what changed, and take it back",
 GLOBAL_GROUP = "Options of every command"
 ANYWHERE = "`localllm COMMAND --help` explains a command. Options of every command, such as `--dry-run` and \
 `--output json`, go before or after its name."
@@ -69,9 +71,10 @@ def parse(
     options = GlobalOptions(**{name: value for name, value in given.items() if name in names})
     raw = {name: value for name, value in given.items() if name not in names}
     if found.command in BESIDES:
-        from .chat_request import fold_prompt
+        from .chat_request import fold_prompt, fold_text
 
-        raw = fold_prompt(_with_stdin(raw, read_stdin, stdin_is_piped))
+        raw = _with_stdin(found.command, raw, read_stdin, stdin_is_piped)
+        raw = fold_prompt(raw) if found.command == "chat" else fold_text(raw)
     return Invocation(raw={"command": found.command, **raw}, options=options)
 
 
@@ -109,17 +112,18 @@ def _incomplete(words: Sequence[str]) -> UsageError:
     return UsageError(f"`{place}` needs a command: {listed}", hint=f"`{place} --help` explains them")
 
 
-def _with_stdin(raw: dict[str, Any], read_stdin: Callable[[], str] | None, piped: bool) -> dict[str, Any]:
-    """`chat` with the prompt `-`, or without one while input is piped in, takes standard input for it."""
-    wanted = raw.get("prompt") == "-" or (piped and "prompt" not in raw and "messages" not in raw)
+def _with_stdin(command: str, raw: dict[str, Any], read_stdin: Callable[[], str] | None, piped: bool) -> dict[str, Any]:
+    """A command with the prompt `-`, or without one while input is piped in, takes standard input for it."""
+    field = TEXTS[command]
+    wanted = raw.get("prompt") == "-" or (piped and "prompt" not in raw and field not in raw)
     if wanted:
         if read_stdin is None:
             raise UsageError(
                 "there is no standard input to read the prompt from", hint="give it as an argument", param="prompt"
             )
         raw = {**raw, "prompt": read_stdin().rstrip("\n")}
-    if not raw.get("prompt") and "messages" not in raw:
-        raise UsageError("there is no prompt", hint='localllm chat "Why is the sky blue?"', param="prompt")
+    if not raw.get("prompt") and field not in raw:
+        raise UsageError("there is no prompt", hint=f'localllm {command} "Why is the sky blue?"', param="prompt")
     return raw
 
 
@@ -146,9 +150,9 @@ def _fields_of(command: str) -> list[attrs.Attribute[Any]]:
 def _besides(command: str) -> tuple[type[Any], ...]:
     if command not in BESIDES:
         return ()
-    from .chat_request import PromptArguments
+    from . import chat_request
 
-    return (PromptArguments,)
+    return (getattr(chat_request, BESIDES[command]),)
 
 
 def _options(given: dict[str, Any]) -> GlobalOptions:
@@ -170,10 +174,10 @@ def _parse_with_cyclopts(found: Arguments) -> dict[str, Any]:
         )
     except CycloptsError as error:
         raise _usage_error(found.command, error) from None
-    json_fields = {item.name for item in _fields_of(found.command) if _travels_as_json(item.type)}
+    json_fields = {item.name: item.type for item in _fields_of(found.command) if _travels_as_json(item.type)}
     given: dict[str, Any] = {}
     for name, value in bound.arguments.items():
-        given[name] = _from_json(name, value) if name in json_fields else value
+        given[name] = _from_json(name, value, json_fields[name]) if name in json_fields else value
     return given
 
 
@@ -215,13 +219,21 @@ def _kind_of(annotation: Any) -> str:
     return {int: "an integer", float: "a number", str: "a text"}.get(annotation, "valid")
 
 
-def _from_json(name: str, text: str) -> Any:
+def _from_json(name: str, text: str, annotation: Any) -> Any:
+    if text in _words_of(annotation):
+        return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         flag = "--" + name.replace("_", "-")
         hint = "put JSON in single quotes, or the shell takes it apart"
         raise UsageError(f"`{flag}` is not JSON: {error}", hint=hint, param=flag) from None
+
+
+def _words_of(annotation: Any) -> set[str]:
+    """The words that a field takes beside JSON."""
+    literals = [member for member in get_args(annotation) if get_origin(member) is Literal]
+    return {word for literal in literals for word in get_args(literal) if isinstance(word, str)}
 
 
 def _travels_as_json(annotation: Any) -> bool:
@@ -270,6 +282,8 @@ def _parameter(item: attrs.Attribute[Any], *, optional: bool = False, group: Gro
         settings["name"] = ["--" + (spec.flag or item.name.replace("_", "-")), *spec.aliases]
     if group is not None:
         settings["group"] = group
+    elif spec.group is not None:
+        settings["group"] = Group(spec.group, sort_key=8)
     if item.name == "verbose":
         settings["count"] = True
     if _travels_as_json(annotation):

@@ -25,16 +25,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("logs", "Logs"),
     "doctor": ("doctor", "Doctor"),
     "chat": ("chat", "Chat"),
+    "complete": ("complete", "Complete"),
     "serve": ("serve", "Serve"),
     "apply": ("apply", "Apply"),
-    "schema": ("inspect", "Schema"),
-    "version": ("version", "Version"),
     "explain": ("inspect", "Explain"),
     "plan.validate": ("inspect", "PlanValidate"),
     "plan.diff": ("inspect", "PlanDiff"),
     "plan.id": ("inspect", "PlanId"),
+    "replay": ("replay", "Replay"),
+    "plan.lock": ("replay", "PlanLock"),
     "plan.log": ("ledger", "PlanLog"),
     "plan.undo": ("ledger", "PlanUndo"),
+    "schema": ("inspect", "Schema"),
+    "version": ("version", "Version"),
 }
 """Command name to `(module of this package, class)`. The order is the order of the help page."""
 
