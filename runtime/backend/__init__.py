@@ -162,7 +162,7 @@ class Backend(Protocol):
         ...
 
     def grammar_tokenizer(self) -> Any:
-        """The `llguidance.LLTokenizer` of this vocabulary; made anew at each call, which takes up to a second."""
+        """The `llguidance.LLTokenizer` of this vocabulary, made once. From any thread."""
         ...
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -141,6 +142,8 @@ class LlamaBackend:
     _interrupted: Callable[[], bool] | None = None
     _abort: Any = field(init=False)
     _spec: LoadSpec | None = None
+    _tokenizer: Any = None
+    _tokenizer_maker: threading.Thread | None = None
 
     def __attrs_post_init__(self) -> None:
         self._memory = llama_cpp.llama_get_memory(self.context)
@@ -233,11 +236,23 @@ class LlamaBackend:
         return lane
 
     def grammar_tokenizer(self) -> Any:
+        if self._tokenizer_maker is not None:
+            self._tokenizer_maker.join()
+        if self._tokenizer is None:
+            self._make_tokenizer()
+        return self._tokenizer
+
+    def make_tokenizer_beside(self) -> None:
+        """Make the grammar tokenizer in a thread of its own: no request should wait for it."""
+        self._tokenizer_maker = threading.Thread(target=self._make_tokenizer, name="grammar-tokenizer", daemon=True)
+        self._tokenizer_maker.start()
+
+    def _make_tokenizer(self) -> None:
         import llguidance
 
         tokens = [_grammar_text(self.vocab, token) for token in range(self.info.n_vocab)]
         native = llama_cpp.llama_cpp._lib.llama_tokenize
-        return llguidance.LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]
+        self._tokenizer = llguidance.LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]
             tokens=tokens,
             vocab_ptr=self.vocab,
             tokenize_fptr=ctypes.cast(native, ctypes.c_void_p).value,
@@ -246,6 +261,8 @@ class LlamaBackend:
         )
 
     def close(self) -> None:
+        if self._tokenizer_maker is not None:
+            self._tokenizer_maker.join()  # it reads the vocabulary that goes with the model
         if self.context is not None:
             llama_cpp.llama_free(self.context)
             self.context = None
@@ -335,6 +352,7 @@ def open_llama(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> Ll
     except BaseException:
         llama_cpp.llama_model_free(model)
         raise
+    backend.make_tokenizer_beside()
     _warm_up(backend, on_progress)
     log.lines.clear()
     return backend

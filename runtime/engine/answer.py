@@ -81,8 +81,11 @@ class Answer:
         return kept
 
     def force(self, backend: Backend) -> list[int]:
-        """Tokens that the constraint leaves no choice about: they join the answer without being sampled."""
-        if self.grammar is None or self.reason is not None:
+        """Tokens that the constraint leaves no choice about: they join the answer without being sampled.
+
+        None where log-probabilities are told, which take a decode of each token.
+        """
+        if self.grammar is None or self.reason is not None or self.run.work.request.logprobs is not None:
             return []
         forced = self.grammar.forced()[: self.sequence.limit - len(self.sequence.tokens)]
         for token in forced:

@@ -37,10 +37,6 @@ class Grammars:
     _lock: threading.RLock = field(factory=threading.RLock)
     _compiled: OrderedDict[str, Any] = field(factory=OrderedDict)
 
-    def warm_up(self) -> None:
-        """Make the tokenizer object now, in a thread of its own, so that no request waits for it."""
-        threading.Thread(target=self._ensure_tokenizer, name="grammar-tokenizer", daemon=True).start()
-
     def compile(self, constraint: Constraint) -> Any:
         """The compiled matcher, to be copied before use. Raises BadInput with the place of the fault."""
         key = json.dumps([constraint.kind, constraint.source, constraint.whitespace], sort_keys=True)

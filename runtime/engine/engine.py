@@ -7,11 +7,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BadInput, DecodeFailed, Interrupted, LocalLLMError, PromptTooLong, QueueFull, TimedOut
 from ..backend import Backend, Batch, Decoded
-from ..types import Done, Finished, FinishReason, GenerateRequest, SlotStatus, Started, Timings, Usage
+from ..types import Done, Finished, FinishReason, SlotStatus, Started, Timings, Usage
 from .answer import Answer, Emit, Run, Work
 from .cost import CostModel
 from .meter import Meter
@@ -74,17 +75,12 @@ class Engine:
         self._runs: dict[str, Run] = {}
         self._answers: dict[Sequence, Answer] = {}
 
-    def warm_up(self) -> None:
-        """Prepare what the first constrained request would wait for, in a thread of its own."""
-        self._grammars_here().warm_up()
-
-    def prepare(self, request: GenerateRequest) -> None:
-        """Compile a request's constraint beforehand, from any thread: `submit` finds it ready. Raises BadInput."""
-        if request.constraint is not None:
-            self._grammars_here().compile(request.constraint)
-
     def submit(self, work: Work, emit: Emit) -> None:
         """Hand in a request; all that happens to it is told through `emit`, on the engine's thread."""
+        if work.request.constraint is not None:
+            # compiled on the caller's thread, so that no running answer waits for it
+            with suppress(LocalLLMError):  # told when it is opened
+                self._grammars_here().compile(work.request.constraint)
         self._inbox.append((work, emit, self._clock()))
 
     def cancel(self, request_id: str) -> None:
