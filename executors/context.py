@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ServeFunction = Callable[["Serve", "Context"], "Events"]
 
 
-@define(kw_only=True)
+@define(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class Context:
     """Settings, folders and the runtime of this process.
 

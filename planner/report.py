@@ -20,7 +20,7 @@ FORMAT_VERSION = "1.0"
 """Of reports and plan files. The major part changes when an old reader would misread a new document."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class Facts:
     """What an executor's preview found out without changing anything; all values are JSON values.
 

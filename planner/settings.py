@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import attrs
 from attrs import field, frozen
@@ -18,12 +18,15 @@ from ..errors import ConfigInvalid, NotFound
 from .fields import METADATA_KEY, FieldSpec, default_of, option, problem_with
 from .folders import user_folder
 
+if TYPE_CHECKING:
+    from .config_file import ConfigContent
+
 ENV_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 8484
 HOST_NAME = r"^[^\s/\\\x00-\x1f]+$"
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False)
 class ResolvedSettings:
     """Every setting with its effective value; `origins` says where each comes from.
 
@@ -86,7 +89,7 @@ class ResolvedSettings:
         return {f"settings.{name}": {"value": self.shown(name), "origin": self.origins[name]} for name in names}
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class Setting:
     """One row of the table of settings; `default` is None where it depends on the machine."""
 
@@ -200,10 +203,8 @@ def resolve_settings(
     file and must exist unless `must_exist` is False, which is for the commands that write it. Raises ConfigInvalid
     with key, value and place, NotFound for a config file that is asked for and missing.
     """
-    from .config_file import read_config
-
     path, asked = _config_path(config_file, env)
-    content = read_config(path)
+    content = _config_content(path)
     if content is None and asked and must_exist:
         raise NotFound(f"there is no config file `{path}`", hint="`localllm config set KEY VALUE` makes one")
     values: dict[str, Any] = {}
@@ -219,6 +220,19 @@ def resolve_settings(
         revision="none" if content is None else content.revision,
         warnings=_strange_variables(env),
     )
+
+
+def _config_content(path: Path) -> ConfigContent | None:
+    """What the file says; without a file, which is the usual case, its reader is not even imported."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        pass  # the reader says what is wrong
+    from .config_file import read_config
+
+    return read_config(path)
 
 
 def _config_path(config_file: str | Path | None, env: Mapping[str, str]) -> tuple[Path, bool]:

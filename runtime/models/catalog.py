@@ -24,7 +24,7 @@ _A_KIND: dict[str, str] = {
 }
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class FileFacts:
     """What one file's header says, kept between scans while the file is unchanged."""
 
@@ -76,7 +76,7 @@ class Entry:
         return self.valid and self.kind == "model"
 
 
-@frozen(kw_only=True, slots=False)
+@frozen(kw_only=True, slots=False, eq=False, repr=False)  # unused methods would only slow the start
 class Catalog:
     """A scan's outcome; entries sorted by relative path."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from attrs import frozen
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class KnownModel:
     """A GGUF file inside a wheel of the package index."""
 

@@ -30,7 +30,7 @@ _UNSET: Final = {"gpu_layers": "auto", "flash_attention": "auto", "cache_type_k"
 """Parameters that have a value even when nobody gave one; that value then counts as not given."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class LoadParameters:
     """How a model will be loaded. `spec` has every number filled in; `options["n_ctx_pool"]` is the pool's size."""
 
@@ -116,7 +116,7 @@ def require_memory(parameters: LoadParameters) -> None:
             )
 
 
-@define
+@define(eq=False, repr=False)  # unused methods would only slow the start
 class _Choice:
     """Collects each parameter's value and origin as it is decided."""
 

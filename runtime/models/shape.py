@@ -29,7 +29,7 @@ class AttentionLayer:
         return row_bytes(type_k, self.key_width) + row_bytes(type_v, self.value_width)
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class ModelShape:
     """A model as its memory sees it; `layer_bytes` are the weights of each repeating layer."""
 
