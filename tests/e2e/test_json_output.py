@@ -29,6 +29,7 @@ WITHOUT_SERVER: dict[str, tuple[tuple[str, ...], int]] = {
     "logs": (("logs",), 0),
     "chat": ((*NOBODY, "chat", "hi", "--model", "nope"), 3),
     "serve": (("serve", "--host", "198.51.100.7", "--port", "8484"), 4),
+    "complete": ((*NOBODY, "complete", "hi", "--model", "nope"), 3),
     "apply": (("apply", "missing.json"), 3),
     "plan.log": (("plan", "log"), 0),
     "plan.undo": (("plan", "undo", "last"), 3),
