@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from ..errors import LocalLLMError
 from .errors import as_error, error_response
@@ -42,6 +42,8 @@ class Stream:
     log: Callable[[Exception], None]
     keep_alive_s: float = 15.0
     comment: bytes | None = None
+    more_headers: Mapping[str, str] = field(factory=dict)
+    """Read when the headers go out: what the frames' source has put there by then goes with them."""
     detailed: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,6 +97,7 @@ class _Delivery:
             (b"content-type", self.stream.media_type.encode()),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
+            *((name.encode(), value.encode()) for name, value in self.stream.more_headers.items()),
         ]
 
     async def _write(self, frame: bytes) -> None:

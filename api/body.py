@@ -7,7 +7,7 @@ from typing import Any
 from litestar import Request
 
 from ..errors import BadInput
-from .wire import parse_object
+from .json_body import parse_object
 
 AnyRequest = Request[Any, Any, Any]
 

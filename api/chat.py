@@ -1,7 +1,8 @@
-"""`POST /v1/chat/completions`."""
+"""`POST /v1/chat/completions`, `/v1/completions` and `/apply-template`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -9,48 +10,97 @@ from litestar import post
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
-from ..errors import InternalError, InvalidPlan
+from ..errors import InternalError, LocalLLMError
 from ..executors.dispatch import dispatch
 from ..executors.events import Delta, Record, Result
 from ..planner.codec import load_plan
 from .answer import Frames, Stream, Whole
 from .body import AnyRequest, asks_for_dry_run, json_object
+from .chunks import COMMENT, DONE, Chunks, TextChunks, error_frame
 from .errors import json_response
 from .server import Server
-from .wire import COMMENT, DONE, ChatCall, Chunks, chat_call, error_frame, respell
+from .wire import Call, chat_call, respell, text_call
 
 if TYPE_CHECKING:
     from ..executors.events import Events
 
+NOTES_HEADER = "x-localllm-notes"
+"""Tells what was repaired in a conversation that the model's template would not take as it came."""
+
 
 def chat_routes(server: Server) -> list[HTTPRouteHandler]:
-    """The chat endpoint of a server."""
+    """The endpoints of a server that ask a model."""
 
     @post("/v1/chat/completions", status_code=200)
     async def create_chat_completion(request: AnyRequest) -> ASGIApp:
-        call = chat_call(await json_object(request))
-        dry_run = asks_for_dry_run(request)
-        try:
-            plan = load_plan(call.plan)
-        except InvalidPlan as fault:
-            raise respell(fault, call.spelling) from None
-        events = dispatch(plan, server.dry() if dry_run else server.ctx)
-        if dry_run or not call.stream:
-            return Whole(make=lambda: _whole(events))
-        return Stream(
-            frames=_frames(events, call),
-            media_type="text/event-stream; charset=utf-8",
-            fault=error_frame,
-            log=server.log_fault,
-            keep_alive_s=server.keep_alive_s,
-            comment=COMMENT,
-        )
+        return _answer(server, chat_call(await json_object(request)), Chunks, dry_run=asks_for_dry_run(request))
 
-    return [create_chat_completion]
+    @post("/v1/completions", status_code=200)
+    async def create_completion(request: AnyRequest) -> ASGIApp:
+        return _answer(server, text_call(await json_object(request)), TextChunks, dry_run=asks_for_dry_run(request))
+
+    @post("/apply-template", status_code=200)
+    async def apply_template(request: AnyRequest) -> ASGIApp:
+        call = chat_call({**await json_object(request), "stream": None, "stream_options": None})
+        shown = Call(plan={**call.plan, "show_prompt": True}, spelling=call.spelling)
+        return _answer(server, shown, Chunks, dry_run=asks_for_dry_run(request), form=_as_prompt)
+
+    return [create_chat_completion, create_completion, apply_template]
 
 
-async def _whole(events: Events) -> ASGIApp:
-    return json_response((await result_of(events)).data)
+def _answer(
+    server: Server,
+    call: Call,
+    chunks: type[Chunks],
+    *,
+    dry_run: bool,
+    form: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> ASGIApp:
+    """The application that answers one call; a plan that does not load is refused here."""
+    try:
+        plan = load_plan(call.plan)
+    except LocalLLMError as fault:
+        raise respell(fault, call.spelling) from None
+    events = _respelt(dispatch(plan, server.dry() if dry_run else server.ctx), call)
+    if dry_run:
+        return Whole(make=lambda: _whole(events, dict))
+    if not call.stream:
+        return Whole(make=lambda: _whole(events, form))
+    headers: dict[str, str] = {}
+    return Stream(
+        frames=_frames(events, call, chunks, headers),
+        media_type="text/event-stream; charset=utf-8",
+        fault=error_frame,
+        log=server.log_fault,
+        keep_alive_s=server.keep_alive_s,
+        comment=COMMENT,
+        more_headers=headers,
+    )
+
+
+async def _respelt(events: Events, call: Call) -> Events:
+    """The same events; a refusal speaks of the client's fields."""
+    try:
+        async with aclosing(events) as running:  # type: ignore[type-var]
+            async for event in running:
+                yield event
+    except LocalLLMError as fault:
+        raise respell(fault, call.spelling) from None
+
+
+async def _whole(events: Events, form: Callable[[dict[str, Any]], dict[str, Any]]) -> ASGIApp:
+    data = (await result_of(events)).data
+    return json_response(form(data), headers=_notes_header(data))
+
+
+def _notes_header(data: dict[str, Any]) -> dict[str, str]:
+    notes = data.get("notes")
+    return {NOTES_HEADER: "; ".join(notes).encode("ascii", "replace").decode()} if notes else {}
+
+
+def _as_prompt(data: dict[str, Any]) -> dict[str, Any]:
+    """llama.cpp's name for the text, and what we tell besides."""
+    return {"prompt": data["text"], **{name: value for name, value in data.items() if name != "text"}}
 
 
 async def result_of(events: Events) -> Result:
@@ -62,7 +112,7 @@ async def result_of(events: Events) -> Result:
     raise InternalError("the request ended without a result")
 
 
-async def _frames(events: Events, call: ChatCall) -> Frames:
+async def _frames(events: Events, call: Call, kind: type[Chunks], headers: dict[str, str]) -> Frames:
     """The events as OpenAI's frames, `[DONE]` last."""
     chunks: Chunks | None = None
     async with aclosing(events) as running:  # type: ignore[type-var]
@@ -70,7 +120,8 @@ async def _frames(events: Events, call: ChatCall) -> Frames:
             if isinstance(event, Delta) and chunks is not None:
                 yield chunks.delta(event)
             elif isinstance(event, Record) and chunks is None:
-                chunks = Chunks(event.data, include_usage=call.include_usage)
+                headers |= _notes_header(event.data)
+                chunks = kind(event.data, include_usage=call.include_usage)
             elif isinstance(event, Result) and chunks is not None:
                 yield chunks.usage(_usage(event)) + DONE
                 return

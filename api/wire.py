@@ -1,6 +1,6 @@
-"""The HTTP dialect: OpenAI's bodies to raw plans, events to completions, chunks and lines.
+"""The HTTP dialect: OpenAI's bodies to raw plans, and errors in the client's own words.
 
-Pure: bytes and dicts in, bytes and dicts out.
+Pure: dicts in, dicts out.
 """
 
 from __future__ import annotations
@@ -9,42 +9,52 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-import msgspec
 from attrs import field, frozen
 
-from ..errors import BadInput, InvalidPlan, LocalLLMError, Unsupported
-from ..executors.events import Delta, Event, error_to_dict, event_to_dict
+from ..errors import BadInput, LocalLLMError, Unsupported
+from ..executors.events import Event, error_to_dict, event_to_dict
 from ..planner.chat_request import FunctionCall, Message, ToolCall
 from ..planner.plans.chat import Chat
-from .errors import error_object
+from ..planner.plans.complete import Complete
+from .chunks import encode
+from .forms import form_of
 
-_CHAT_FIELDS = frozenset(a.name for a in attrs.fields(Chat))
+_CHAT_FIELDS = frozenset(a.name for a in attrs.fields(Chat)) - {"show_prompt"}
+_TEXT_FIELDS = frozenset(a.name for a in attrs.fields(Complete)) - {"prompts"}
 _MESSAGE_FIELDS = frozenset(a.name for a in attrs.fields(Message))
 _TOOL_CALL_FIELDS = frozenset(a.name for a in attrs.fields(ToolCall))
 _FUNCTION_FIELDS = frozenset(a.name for a in attrs.fields(FunctionCall))
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
+TEXT_MAX_TOKENS = 16
+"""Tokens of a text completion whose body names no limit, as OpenAI's API has it."""
+
+_CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "logit_bias": ({},),
+    "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
 }
-"""Fields that change the answer, with the values that ask for nothing. Where the plan cannot carry one, any other
-value is refused: dropping it in silence would be a wrong answer that looks right."""
+_TEXT_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "echo": (False,),
+    "suffix": ("",),
+    "tools": ([],),
+}
+"""Fields that change the answer, with the values that ask for nothing. A plan cannot carry them, so any other value is
+refused: dropping it in silence would be a wrong answer that looks right."""
 
-encode = msgspec.json.encode
-DONE = b"data: [DONE]\n\n"
-COMMENT = b": keep-alive\n\n"
+_NAMES = {
+    "thinking_budget_tokens": "thinking_budget",
+    "thinking_token_budget": "thinking_budget",
+    "reasoning_budget": "thinking_budget",
+    "dynatemp_exp": "dynatemp_exponent",
+    "repetition_penalty": "repeat_penalty",
+}
+"""Other servers' names for fields of the plan."""
 
 
 @frozen(kw_only=True)
-class ChatCall:
-    """One body of the chat endpoint: the raw plan, and what belongs to the transport only."""
+class Call:
+    """One body: the raw plan, and what belongs to the transport only."""
 
     plan: dict[str, Any]
     stream: bool = False
@@ -53,68 +63,97 @@ class ChatCall:
     """How the client spelt a plan field, where it differs."""
 
 
-def parse_json(body: bytes) -> Any:
-    """The body's JSON value. Raises BadInput for anything RFC 8259 does not know, NaN and lone surrogates included."""
-    if not body.strip():
-        raise BadInput("the request body is empty", hint="send a JSON object")
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as fault:
-        raise BadInput(f"the request body is not valid JSON: {fault}", hint="send a JSON object") from None
-
-
-def parse_object(body: bytes) -> dict[str, Any]:
-    """Like `parse_json`, for bodies that must be an object."""
-    value = parse_json(body)
-    if not isinstance(value, dict):
-        raise BadInput("the request body must be a JSON object")
-    return value
-
-
-def chat_call(body: Mapping[str, Any]) -> ChatCall:
+def chat_call(body: Mapping[str, Any]) -> Call:
     """What a body of `POST /v1/chat/completions` asks for. Values are checked later, in `load_plan`.
 
     null means absent and unknown fields are ignored, since clients send many.
     """
     given = {key: value for key, value in body.items() if value is not None}
-    _refuse_unheard(given)
-    plan = {key: value for key, value in given.items() if key in _CHAT_FIELDS}
-    plan["command"] = "chat"
     if "messages" not in given:
         raise BadInput("`messages` is missing", hint="send the conversation as a list of messages", param="messages")
-    spelling = _fold_max_tokens(plan, given)
-    if isinstance(given.get("stop"), str):
-        plan["stop"] = [given["stop"]]
-    if given.get("seed") == -1:
-        # llama.cpp's spelling of "no seed"
-        del plan["seed"]
-    if "messages" in plan:
-        plan["messages"] = _messages(plan["messages"])
+    plan, spelling = _plan("chat", given, _CHAT_FIELDS, _CHAT_NEUTRAL)
+    spelling |= _fold_max_tokens(plan, given)
+    plan["messages"] = _messages(plan["messages"])
+    _fold_reasoning(plan, given)
     stream, include_usage = _stream(given)
-    return ChatCall(plan=plan, stream=stream, include_usage=include_usage, spelling=spelling)
+    return Call(plan=plan, stream=stream, include_usage=include_usage, spelling=spelling)
 
 
-def respell(fault: InvalidPlan, spelling: Mapping[str, str]) -> InvalidPlan:
+def text_call(body: Mapping[str, Any]) -> Call:
+    """What a body of `POST /v1/completions` asks for; like `chat_call`."""
+    given = {key: value for key, value in body.items() if value is not None}
+    if "prompt" not in given:
+        raise BadInput("`prompt` is missing", hint="send a text, a list of texts or lists of tokens", param="prompt")
+    plan, spelling = _plan("complete", given, _TEXT_FIELDS, _TEXT_NEUTRAL)
+    prompt = given["prompt"]
+    several = isinstance(prompt, list) and not (prompt and all(_is_token(item) for item in prompt))
+    plan["prompts"] = prompt if several else [prompt]
+    spelling["prompts" if several else "prompts[0]"] = "prompt"
+    spelling |= _fold_max_tokens({}, given)
+    limit = given.get("max_tokens", given.get("max_completion_tokens", TEXT_MAX_TOKENS))
+    plan.pop("max_tokens", None)
+    if limit != -1:
+        plan["max_tokens"] = limit
+    if given.get("best_of", 1) not in (1, given.get("n", 1)):
+        raise Unsupported("`best_of` is not supported", hint="send `n`", param="best_of")
+    if given.get("logprobs") is False:
+        # some clients send the newer form's value
+        del plan["logprobs"]
+    stream, include_usage = _stream(given)
+    return Call(plan=plan, stream=stream, include_usage=include_usage, spelling=spelling)
+
+
+def respell(fault: LocalLLMError, spelling: Mapping[str, str]) -> LocalLLMError:
     """The same refusal with the client's own names for the fields."""
+    if not spelling or fault.param is None or not isinstance(fault, BadInput):
+        return fault
 
     def renamed(text: str) -> str:
         for name, spelt in spelling.items():
-            text = text.replace(f"$.{name}", f"$.{spelt}")
+            text = text.replace(f"$.{name}", f"$.{spelt}").replace(f"`{name}`", f"`{spelt}`")
+            if text == name or text.startswith(f"{name}."):
+                text = spelt + text.removeprefix(name)
         return text
 
-    problems = [{key: renamed(str(value)) for key, value in row.items()} for row in fault.data.get("problems") or ()]
-    return InvalidPlan(
+    rows = fault.data.get("problems")
+    problems = [{key: renamed(str(value)) for key, value in row.items()} for row in rows or ()]
+    return type(fault)(
         renamed(fault.message),
         hint=None if fault.hint is None else renamed(fault.hint),
-        param=None if fault.param is None else renamed(fault.param),
-        problems=problems,
+        param=renamed(fault.param),
+        **{**fault.data, **({} if rows is None else {"problems": problems})},
     )
 
 
-def _refuse_unheard(given: Mapping[str, Any]) -> None:
-    for name, neutral in _NEUTRAL.items():
-        if name in given and name not in _CHAT_FIELDS and given[name] not in neutral:
-            raise Unsupported(f"`{name}` is not supported yet", param=name)
+def _plan(
+    command: str, given: Mapping[str, Any], names: frozenset[str], neutral: Mapping[str, tuple[Any, ...]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields that chat and text completions have in common."""
+    for name, nothing in neutral.items():
+        if name in given and given[name] not in nothing:
+            raise Unsupported(f"`{name}` is not supported", param=name)
+    form = form_of(given)
+    spelling = dict(form.spelling)
+    formal = ("response_format", "grammar", "regex", "choice", "json_whitespace")
+    plan = {key: value for key, value in given.items() if key in names and key not in formal}
+    plan |= form.fields
+    for name, ours in _NAMES.items():
+        if name in given and ours in names and ours not in plan and given[name] != -1:
+            plan[ours] = given[name]
+            spelling[ours] = name
+    plan["command"] = command
+    if isinstance(given.get("stop"), str):
+        plan["stop"] = [given["stop"]]
+    if isinstance(given.get("samplers"), str):
+        plan["samplers"] = [name for name in given["samplers"].split(";") if name]
+    if given.get("seed") == -1:
+        # llama.cpp's spelling of "no seed"
+        del plan["seed"]
+    return plan, spelling
+
+
+def _is_token(item: Any) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool)
 
 
 def _fold_max_tokens(plan: dict[str, Any], given: Mapping[str, Any]) -> dict[str, str]:
@@ -131,6 +170,15 @@ def _fold_max_tokens(plan: dict[str, Any], given: Mapping[str, Any]) -> dict[str
     if value is not None and value != -1:
         plan["max_tokens"] = value
     return {} if newer is None else {"max_tokens": "max_completion_tokens"}
+
+
+def _fold_reasoning(plan: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Names for taking the thinking apart: whatever is not `none` means that it is told beside the answer."""
+    form = given.get("reasoning_format")
+    if form in ("deepseek", "deepseek-legacy", "parsed"):
+        plan["reasoning_format"] = "auto"
+    if given.get("separate_reasoning") is False or form == "raw":
+        plan["reasoning_format"] = "none"
 
 
 def _stream(given: Mapping[str, Any]) -> tuple[bool, bool]:
@@ -186,52 +234,6 @@ def _tool_call(raw: Any) -> Any:
 
 def _known(raw: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {key: value for key, value in raw.items() if key in names and value is not None}
-
-
-class Chunks:
-    """Turns one answer's deltas into OpenAI's chunks; one object a stream.
-
-    The first chunk of each index carries the role, whatever the deltas say, and no later one does.
-    """
-
-    def __init__(self, envelope: Mapping[str, Any], *, include_usage: bool) -> None:
-        self._head = {
-            "id": envelope["id"],
-            "object": "chat.completion.chunk",
-            "created": envelope["created"],
-            "model": envelope["model"],
-        }
-        self._include_usage = include_usage
-        self._spoken: set[int] = set()
-
-    def delta(self, event: Delta) -> bytes:
-        """The frame of one delta."""
-        delta = {key: value for key, value in event.delta.items() if key != "role"}
-        if event.index not in self._spoken:
-            self._spoken.add(event.index)
-            delta = {"role": "assistant", "content": "", **delta}
-        choice = {
-            "index": event.index,
-            "delta": delta,
-            "logprobs": event.logprobs,
-            "finish_reason": event.finish_reason,
-        }
-        return self._frame([choice], None)
-
-    def usage(self, usage: Mapping[str, Any]) -> bytes:
-        """The last chunk before `[DONE]`, empty where usage was not asked for."""
-        return self._frame([], usage) if self._include_usage else b""
-
-    def _frame(self, choices: list[dict[str, Any]], usage: Mapping[str, Any] | None) -> bytes:
-        chunk = {**self._head, "choices": choices}
-        if self._include_usage:
-            chunk["usage"] = usage
-        return b"data: " + encode(chunk) + b"\n\n"
-
-
-def error_frame(error: LocalLLMError) -> bytes:
-    """The one frame that ends a stream whose headers are out."""
-    return b"data: " + encode(error_object(error)) + b"\n\n"
 
 
 def event_line(event: Event) -> bytes:

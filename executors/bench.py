@@ -102,7 +102,7 @@ async def _client(ask: Ask, number: int, plan: BenchThroughput) -> list[Sample]:
 @asynccontextmanager
 async def _asker(plan: BenchLatency | BenchThroughput, ctx: Context) -> AsyncIterator[tuple[Ask, str]]:
     """How to ask, and where: over HTTP where a server answers, else a worker of this process."""
-    from .chat import server_answers
+    from .asking import server_answers
 
     if not ctx.on_server and await server_answers(ctx):
         from .client import connect

@@ -51,19 +51,31 @@ class Message:
 
 
 @frozen(kw_only=True)
-class PromptArguments:
-    """What the command line of `chat` takes besides the plan's fields; `fold_prompt` turns it into messages."""
+class ChatArguments:
+    """What the command line of `chat` takes besides the plan's fields; `fold_prompt` puts it into them."""
 
     prompt: str | None = argument(None, help="What to say; `-` or nothing reads standard input", example="Hello!")
     system: str | None = option(None, help="Instruction that goes before the conversation", aliases=("-s",))
+    template_file: str | None = option(
+        None, help="Jinja file to use instead of the model's chat template", flag="chat-template"
+    )
+
+
+@frozen(kw_only=True)
+class TextArguments:
+    """What the command line of `complete` takes besides the plan's fields; `fold_text` puts it into them."""
+
+    prompt: str | None = argument(
+        None, help="Text to continue; `-` or nothing reads standard input", example="Once upon a time"
+    )
 
 
 def fold_prompt(raw: dict[str, Any]) -> dict[str, Any]:
-    """Replace the CLI's `prompt` and `system` by the `messages` they mean; other keys pass through.
+    """Replace the CLI's `prompt`, `system` and `template_file` by the plan fields they mean; other keys pass through.
 
-    `prompt` is one user message; `system`, if given, goes before all others.
+    `prompt` is one user message; `system`, if given, goes before all others. Raises NotFound for a file that is none.
     """
-    out = {key: value for key, value in raw.items() if key not in ("prompt", "system")}
+    out = {key: value for key, value in raw.items() if key not in ("prompt", "system", "template_file")}
     messages = list(out.get("messages") or [])
     if raw.get("system") is not None:
         messages.insert(0, {"role": "system", "content": raw["system"]})
@@ -71,4 +83,27 @@ def fold_prompt(raw: dict[str, Any]) -> dict[str, Any]:
         messages.append({"role": "user", "content": raw["prompt"]})
     if messages:
         out["messages"] = messages
+    if raw.get("template_file") is not None:
+        out["chat_template"] = _read(raw["template_file"])
     return out
+
+
+def fold_text(raw: dict[str, Any]) -> dict[str, Any]:
+    """Replace the CLI's `prompt` by the `prompts` it means."""
+    out = {key: value for key, value in raw.items() if key != "prompt"}
+    if raw.get("prompt") is not None:
+        out["prompts"] = [*(out.get("prompts") or []), raw["prompt"]]
+    return out
+
+
+def _read(name: str) -> str:
+    from pathlib import Path
+
+    from ..errors import BadInput, NotFound
+
+    try:
+        return Path(name).read_text("utf-8")
+    except OSError as error:
+        raise NotFound(f"`{name}` cannot be read: {error.strerror}", param="--chat-template") from None
+    except ValueError:
+        raise BadInput(f"`{name}` is not UTF-8 text", param="--chat-template") from None

@@ -38,11 +38,15 @@ class FieldSpec:
     le: float | None = None
     min_length: int | None = None
     max_length: int | None = None
+    item_min_length: int | None = None
+    """The least length of each text in a list."""
     pattern: str | None = None
     choices: tuple[Any, ...] | None = None
     cli: bool = True
     flag: str | None = None
     aliases: tuple[str, ...] = ()
+    group: str | None = None
+    """The heading it stands under on a help page."""
     positional: bool = False
     client_path: bool = False
     """Names a file or folder of the machine the plan was written on, so it may not travel to a server."""
@@ -123,6 +127,9 @@ def problem_with(spec: FieldSpec, value: Any) -> str | None:
             return f"is shorter than {spec.min_length}"
         if spec.max_length is not None and len(value) > spec.max_length:
             return f"is longer than {spec.max_length}"
+        shortest = spec.item_min_length
+        if shortest is not None and any(isinstance(item, str) and len(item) < shortest for item in value):
+            return f"holds a text shorter than {shortest}"
     if isinstance(value, str) and spec.pattern is not None:
         import re
 

@@ -126,7 +126,7 @@ def type_schema(annotation: Any, spec: FieldSpec, definitions: dict[str, Schema]
         return {"enum": list(get_args(annotation))}
     if origin is tuple:
         bounds = _present(minItems=spec.min_length, maxItems=spec.max_length)
-        item = FieldSpec(help="")
+        item = FieldSpec(help="", min_length=spec.item_min_length)
         return {"type": "array", "items": type_schema(get_args(annotation)[0], item, definitions), **bounds}
     if origin is dict:
         item = FieldSpec(help="")

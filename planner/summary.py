@@ -67,6 +67,8 @@ def _shown_list(values: tuple[Any, ...]) -> str:
     if not values:
         return "none"
     last = values[-1]
+    if isinstance(last, dict):
+        return one_line(json.dumps(values, ensure_ascii=False), LONGEST_VALUE)
     if not attrs.has(type(last)):
         return ", ".join(f"'{one_line(str(value), LONGEST_VALUE)}'" for value in values)
     role, content = getattr(last, "role", ""), getattr(last, "content", None)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from ..types import GenerateRequest
     from .templates import ChatTemplate, Rendered
 
-MANY = "{0,15}"
-"""How many more calls an answer may hold after the first; without a bound a small model never stops calling."""
+FORCED, CHOSEN = "{0,3}", "{0,15}"
+"""How many more calls an answer may hold after the first, where it must call and where it chose to. A small model that
+must call does not know when to stop, and a call that `max_tokens` cuts is none.
+"""
 
 _GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_json_object")
 _STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
@@ -181,7 +183,7 @@ def call_grammar(tool_format: str, choice: ToolChoice, *, parallel: bool, start:
     """The grammar of an answer that is one or more calls, each with the schema of its function."""
     shape = FORMATS[tool_format].shape
     opening, between, closing = shape.opening, shape.between, shape.closing
-    more = f" ({_literal(between)} call){MANY}" if between else f" call{MANY}"
+    more = f" ({_literal(between)} call){FORCED}" if between else f" call{FORCED}"
     lines = [f"{start}: {_joined(opening)}call{more if parallel else ''}{_joined(closing, after=True)}"]
     return "\n".join([*lines, *_call_rules(tool_format, choice.functions, schemas=True)]) + "\n"
 
@@ -197,7 +199,7 @@ def triggered_grammar(tool_format: str, choice: ToolChoice, *, parallel: bool) -
         first = f"{_joined(opening.removeprefix(trigger))}call"
     else:
         first = f"{_joined(shape.call.removeprefix(trigger))}named"
-    more = f" ({_literal(between)} call){MANY}" if between else f" call{MANY}"
+    more = f" ({_literal(between)} call){CHOSEN}" if between else f" call{CHOSEN}"
     lines = [f"start: {first}{more if parallel else ''}{_joined(closing, after=True)}"]
     return trigger, "\n".join([*lines, *_call_rules(tool_format, choice.functions, schemas=False)]) + "\n"
 

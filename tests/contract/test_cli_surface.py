@@ -74,6 +74,18 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, str]]] = [
         {"messages": "2 messages, the last from user: hello", "model": "tiny", "stop": "'END'"},
     ),
     (
+        "chat hello --tool-choice required --dry-multiplier 0.8 --thinking-budget 32",
+        "chat",
+        {"tool_choice": "required", "dry_multiplier": 0.8, "thinking_budget": 32, "tools": []},
+        {"tool_choice": "required", "dry_multiplier": "0.8", "thinking_budget": "32", "tools": "none (default)"},
+    ),
+    (
+        "complete once --max-tokens 9 --choice a --choice b",
+        "complete",
+        {"prompts": ["once"], "max_tokens": 9, "choice": ["a", "b"], "logprobs": None},
+        {"prompts": "'once'", "max_tokens": "9", "choice": "'a', 'b'", "seed": "unset (default)"},
+    ),
+    (
         "serve",
         "serve",
         {"port": None, "backend": "llama"},

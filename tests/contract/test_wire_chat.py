@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from localllm.api.chunks import Chunks, error_frame
 from localllm.api.errors import error_object
-from localllm.api.wire import Chunks, chat_call, error_frame, parse_json, parse_object, respell
-from localllm.errors import BadInput, InvalidPlan, LocalLLMError, ModelNotFound, QueueFull, Unauthorized, WorkerDied
+from localllm.api.json_body import parse_json, parse_object
+from localllm.api.wire import chat_call, respell
+from localllm.errors import BadInput, LocalLLMError, ModelNotFound, QueueFull, Unauthorized, WorkerDied
 from localllm.executors.events import Delta
+from localllm.executors.request import chat_request
 from localllm.planner.codec import load_plan
 
 CASES = json.loads((Path(__file__).parent / "chat_bodies.json").read_text())
@@ -22,8 +25,8 @@ def refusal(body: dict[str, Any]) -> LocalLLMError:
     try:
         call = chat_call(body)
         try:
-            load_plan(call.plan)
-        except InvalidPlan as fault:
+            chat_request(load_plan(call.plan))
+        except LocalLLMError as fault:
             raise respell(fault, call.spelling) from None
     except LocalLLMError as fault:
         return fault

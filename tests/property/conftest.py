@@ -17,6 +17,8 @@ settings.register_profile("localllm", deadline=None, max_examples=60)
 settings.load_profile("localllm")
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+FIELDS_AT_ONCE = 8
+"""Optional fields of one example: a plan with dozens of them takes hypothesis too long to draw."""
 PLAIN = FieldSpec(help="")
 
 
@@ -33,7 +35,10 @@ def objects_of(cls: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
         if spec is not None:
             target = required if attribute.default is attrs.NOTHING else optional
             target[attribute.name] = values_of(attribute.type, spec)
-    return st.fixed_dictionaries(required, optional=optional)
+    if len(optional) <= FIELDS_AT_ONCE:
+        return st.fixed_dictionaries(required, optional=optional)
+    some = st.lists(st.sampled_from(sorted(optional)), max_size=FIELDS_AT_ONCE, unique=True)
+    return some.flatmap(lambda names: st.fixed_dictionaries(required | {name: optional[name] for name in names}))
 
 
 def values_of(annotation: Any, spec: FieldSpec) -> st.SearchStrategy[Any]:
@@ -44,7 +49,7 @@ def values_of(annotation: Any, spec: FieldSpec) -> st.SearchStrategy[Any]:
         return st.sampled_from(get_args(annotation))
     if origin is tuple:
         size = {"min_size": spec.min_length or 0, "max_size": min(spec.max_length or 3, 3)}
-        return st.lists(values_of(get_args(annotation)[0], PLAIN), **size)
+        return st.lists(values_of(get_args(annotation)[0], FieldSpec(help="", min_length=spec.item_min_length)), **size)
     if origin is dict:
         return st.dictionaries(TEXT, values_of(get_args(annotation)[1], PLAIN), max_size=3)
     if annotation is Any:

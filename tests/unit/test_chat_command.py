@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from localllm.errors import DecodeFailed, ModelNotFound, PromptTooLong
-from localllm.executors.chat import generate_request
 from localllm.executors.context import Context
 from localllm.executors.dispatch import dispatch, preview
 from localllm.executors.events import Delta, Event, Progress, Record, Result
+from localllm.executors.request import chat_request
 from localllm.planner.codec import load_plan
 
 MakeContext = Callable[..., Context]
@@ -182,7 +182,7 @@ def test_messages_reach_the_template_in_openais_shape() -> None:
     ]
     plan = load_plan({"command": "chat", "messages": messages})
 
-    request = generate_request(plan)  # type: ignore[arg-type]
+    request = chat_request(plan)  # type: ignore[arg-type]
 
     assert list(request.messages) == [messages[0], {**messages[1], "content": None}, messages[2]]
 
