@@ -340,30 +340,37 @@ class _Parser:
         """The tensor table and the end of the last tensor, counted from the data's start."""
         tensors: list[RawTensor] = []
         names: set[bytes] = set()
+        forms: dict[tuple[int, ...], tuple[tuple[int, ...], int, int]] = {}  # layers repeat their shapes and types
         expected = 0
         length_layout, layouts = (_U32, _DIMS_V1) if self.version == 1 else (_U64, _DIMS)
+        width, length_at = length_layout.size, length_layout.unpack_from
+        data, pos = self.data, self.pos
         try:
             for _ in range(count):
-                if self.pos + _TENSOR_BYTES > len(self.data) and self.base + len(self.data) < self.size:
+                if pos + _TENSOR_BYTES > len(data) and self.base + len(data) < self.size:
+                    self.pos = pos
                     self._refill(0)
-                start = self.pos + length_layout.size
-                end = start + length_layout.unpack_from(self.data, self.pos)[0]
+                    data, pos = self.data, 0
+                start = pos + width
+                end = start + length_at(data, pos)[0]
                 if end - start > 63:  # ggml's GGML_MAX_NAME, less the final zero
                     raise InvalidGGUF(f"has a tensor name of {end - start} bytes; ggml takes 63")
-                layout = layouts.get(self.data[end]) or _too_many_dimensions(self.data[end])
-                n_dims, *shape, kind, offset = layout.unpack_from(self.data, end)
-                name = self.data[start:end]
-                n_bytes = _tensor_bytes(name, shape, kind)
-                if n_dims > 4:
-                    _too_many_dimensions(n_dims)
+                layout = layouts.get(data[end]) or _too_many_dimensions(data[end])
+                fields = layout.unpack_from(data, end)
+                name, form, offset = data[start:end], fields[:-1], fields[-1]
+                known = forms.get(form)
+                if known is None:
+                    known = forms[form] = _form(name, form)
+                shape, kind, n_bytes = known
                 if name in names:
                     raise InvalidGGUF(f"has the tensor `{_text(name)}` twice")
                 if offset != expected:
                     raise InvalidGGUF(f"has the tensor `{_text(name)}` at {offset} where {expected} is due")
                 names.add(name)
-                tensors.append((name, tuple(shape), kind, offset, n_bytes))
+                tensors.append((name, shape, kind, offset, n_bytes))
                 expected = -(-(offset + n_bytes) // alignment) * alignment
-                self.pos = end + layout.size
+                pos = end + layout.size
+            self.pos = pos
         except (struct.error, IndexError):
             raise InvalidGGUF(f"is truncated: the tensor table goes on beyond its {self.size} bytes") from None
         return tuple(tensors), expected
@@ -383,6 +390,15 @@ class _Parser:
 
 def _too_many_dimensions(n_dims: int) -> NoReturn:
     raise InvalidGGUF(f"has a tensor with {n_dims} dimensions; ggml takes 4")
+
+
+def _form(name: bytes, form: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+    """Shape, type and bytes of a tensor from the numbers of its entry: how many dimensions, each of them, the type."""
+    n_dims, *shape, kind = form
+    n_bytes = _tensor_bytes(name, shape, kind)
+    if n_dims > 4:
+        _too_many_dimensions(n_dims)
+    return tuple(shape), kind, n_bytes
 
 
 def _tensor_bytes(name: bytes, shape: Sequence[int], kind: int) -> int:
