@@ -31,15 +31,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fill(folder, model)
-        times = []
+        times, used = [], []
         for _ in range(3):
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             catalog = scan(folder)
             times.append(time.perf_counter() - start)
+            used.append(time.process_time() - cpu)
         valid = sum(entry.valid for entry in catalog.entries)
     if valid != FILES:
         sys.exit(f"error: {valid} of {FILES} files were read as valid")
-    print(f"scan of {FILES} GGUF files: {statistics.median(times):.2f} s (aim: at most 1 s)")
+    wall, cpu = statistics.median(times), statistics.median(used)
+    print(f"scan of {FILES} GGUF files: {wall:.2f} s, {cpu:.2f} s of CPU time (aim: at most 1 s)")
 
 
 main()
