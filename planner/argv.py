@@ -145,8 +145,11 @@ class _Reader:
                 self._keep(flag, True)
             return None
         positive = self.flags.get("--" + name.removeprefix("--no-"))
-        if name.startswith("--no-") and positive is not None and positive.kind == "switch" and not equals:
-            self._keep(positive, False)
+        if name.startswith("--no-") and positive is not None and not equals and positive.kind in ("switch", "list"):
+            if positive.kind == "list":
+                self.found.options[positive.field] = []  # what the default would fill, left empty
+            else:
+                self._keep(positive, False)
             return None
         raise self._unknown_option(name)
 

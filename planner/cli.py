@@ -175,7 +175,7 @@ def _parse_with_cyclopts(found: Arguments) -> dict[str, Any]:
     except CycloptsError as error:
         raise _usage_error(found.command, error) from None
     json_fields = {item.name: item.type for item in _fields_of(found.command) if _travels_as_json(item.type)}
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {name: [] for name, value in found.options.items() if value == []}
     for name, value in bound.arguments.items():
         given[name] = _from_json(name, value, json_fields[name]) if name in json_fields else value
     return given

@@ -125,4 +125,8 @@ def _literal(value: Any, indent: int) -> str:
 
 def _bare(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages without what they leave at its default."""
-    return [{key: value for key, value in message.items() if value not in (None, [])} for message in messages]
+    nothing = (("tool_calls", []),)
+    return [
+        {key: value for key, value in message.items() if value is not None and (key, value) not in nothing}
+        for message in messages
+    ]

@@ -40,6 +40,8 @@ def argv_of(raw: Mapping[str, Any]) -> list[str]:
             options.append(flag.name if value else f"--no-{flag.name[2:]}")
         elif flag.kind == "list":
             options += [f"{flag.name}={item}" for item in value]
+            if not value and default_of(attribute):
+                options.append(f"--no-{flag.name[2:]}")
         else:
             options.append(f"{flag.name}={_word(value)}")
     return [*command.split("."), *options, *(["--", *operands] if operands else [])]
