@@ -58,7 +58,10 @@ def main() -> int:
     model = given.model or servers.default_model()
     args = ("--n-threads", "2", "--n-slots", "8")
     good = True
-    with servers.localllm(model, args=args) as on, servers.localllm(model, args=(*args, "--no-speculation")) as off:
+    with (
+        servers.localllm(model, args=args) as on,
+        servers.localllm(model, args=(*args, "--backend-options", '{"speculation": false}')) as off,
+    ):
         print("| workload | on/off | upper 95 % bound | must |\n|---|---:|---:|---:|")
         for name in given.only.split(","):
             ratios = asyncio.run(ratios_of({"on": on.url, "off": off.url}, name, given.rounds))
