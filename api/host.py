@@ -38,7 +38,8 @@ LAST_WORDS_S = 1.0
 FORCED_EXIT_S = 2.0
 """After a second signal the process is gone by then, whatever hangs."""
 
-LOAD_PARAMETERS = ("profile", "n_ctx", "n_slots", "n_threads")
+OWN_SETTINGS = ("profile", "n_ctx", "n_slots", "n_threads", "max_loaded", "memory_budget_bytes", "idle_ttl_s")
+"""Fields of the plan that are settings too, and win over them."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -267,8 +268,8 @@ def build_server(plan: Serve, ctx: Context, place: Place, instance: Instance, wr
 
 
 def own_settings(plan: Serve, settings: ResolvedSettings, url: str) -> ResolvedSettings:
-    """The settings inside the server: its real URL, and the plan's load parameters for every model it loads."""
-    given = {name: value for name in LOAD_PARAMETERS if (value := getattr(plan, name)) is not None}
+    """The settings inside the server: its real URL, and what the plan says of every model it loads."""
+    given = {name: value for name in OWN_SETTINGS if (value := getattr(plan, name)) is not None}
     origins = {**settings.origins, **dict.fromkeys(given, "flag")}
     return evolve(settings, server=url, origins=origins, **given)
 

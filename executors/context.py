@@ -50,6 +50,10 @@ class Context:
     """Takes what workers print: the model's id, a level and the line."""
     config_fault: LocalLLMError | None = None
     """What is wrong with the configuration, for the one command that runs all the same: `doctor`."""
+    refresh: Callable[[], ResolvedSettings] | None = None
+    """Reads the settings anew, for the steps of a replay after one that changed them."""
+    inside_replay: bool = False
+    """A replay runs the plan: it may not begin another one."""
     _runtime: Runtime | None = field(default=None, alias="_runtime")
 
     @property
@@ -60,7 +64,13 @@ class Context:
                 from ..runtime.pool import LocalRuntime
                 from ..runtime.residency import Limits
 
-                limits = Limits(queue_limit=self.settings.queue_size)
+                settings = self.settings
+                limits = Limits(
+                    queue_limit=settings.queue_size,
+                    max_loaded=settings.max_loaded,
+                    memory_budget_bytes=settings.memory_budget_bytes,
+                    idle_ttl_s=settings.idle_ttl_s,
+                )
                 self._runtime = LocalRuntime(limits, on_log=self.on_worker_log)
             else:
                 self._runtime = self.make_runtime(self)

@@ -77,6 +77,10 @@ async def show(plan: ModelsShow, ctx: Context) -> Events:
     if ctx.on_server:
         loaded = find_loaded(ctx, target.model_id)
         row["loaded"] = None if loaded is None else loaded_row(loaded)
+    if plan.fingerprint:
+        from .fingerprint import served_fingerprint
+
+        row["fingerprint"] = await in_thread(served_fingerprint, ctx, name)
     yield Result(data=row)
 
 

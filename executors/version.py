@@ -22,7 +22,7 @@ PARTS = ("llama-cpp-python", "llguidance", "litestar", "uvicorn")
 
 def localllm_version() -> str:
     """The installed version of localllm, `unknown` where it runs from a bare checkout."""
-    return _installed("localllm") or "unknown"
+    return package_version("localllm") or "unknown"
 
 
 def preview_version(_plan: Version, _ctx: Context) -> Facts:
@@ -37,12 +37,13 @@ async def version(_plan: Version, _ctx: Context) -> Events:
         "version": localllm_version(),
         "python": platform.python_version(),
         "platform": f"{sys.platform}-{platform.machine()}",
-        "packages": {name: found for name in PARTS if (found := _installed(name)) is not None},
+        "packages": {name: found for name in PARTS if (found := package_version(name)) is not None},
     }
     yield Result(data=data)
 
 
-def _installed(name: str) -> str | None:
+def package_version(name: str) -> str | None:
+    """The version of an installed package; None where it is not there."""
     try:
         return installed(name)
     except PackageNotFoundError:

@@ -53,6 +53,15 @@ class ResolvedSettings:
     n_ctx: int | None = option(None, help="Context length of one request in tokens", ge=8, le=2**31 - 1)
     n_slots: int | None = option(None, help="How many requests run in one batch", ge=1, le=256)
     n_threads: int | None = option(None, help="CPU threads for decoding", ge=1, le=1024)
+    max_loaded: int | None = option(
+        None, help="Models that may be loaded at the same time; unset means no limit", ge=1, le=1000
+    )
+    memory_budget_bytes: int | None = option(
+        None, help="Memory that all loaded models together may take; unset means no limit", ge=1, le=2**53 - 1
+    )
+    idle_ttl_s: int | None = option(
+        None, help="Seconds after which an unused model is unloaded; unset means never", ge=1, le=31_536_000
+    )
     queue_size: int = option(
         64, help="Requests that may wait for a model before new ones are refused", ge=0, le=100_000
     )

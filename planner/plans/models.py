@@ -48,6 +48,9 @@ class ModelsShow:
     on_server: ClassVar[bool] = True
 
     model: str = argument(help=MODEL_NAME, min_length=1, example="smollm2-135m")
+    fingerprint: bool = option(
+        False, help="Also tell the hashes of weights, template and tokenizer, and the runtime's build"
+    )
 
 
 @frozen(kw_only=True)

@@ -8,6 +8,9 @@ from attrs import frozen
 
 from ..fields import Effect, Where, option
 
+RESIDENCY = "Which models stay loaded"
+RECORDING = "Record and play back"
+
 
 @frozen(kw_only=True)
 class Serve:
@@ -35,5 +38,47 @@ class Serve:
     )
     backend_options: dict[str, Any] = option(
         factory=dict, help="Extras of the backend, such as the echo backend's script and delays"
+    )
+    max_loaded: int | None = option(
+        None,
+        help="Models that may be loaded at the same time; unset takes the setting `max_loaded`",
+        ge=1,
+        le=1000,
+        group=RESIDENCY,
+    )
+    memory_budget_bytes: int | None = option(
+        None,
+        help="Memory all models together may take; unset takes the setting `memory_budget_bytes`",
+        ge=1,
+        le=2**53 - 1,
+        group=RESIDENCY,
+    )
+    idle_ttl_s: int | None = option(
+        None,
+        help="Seconds after which an unused model is unloaded; unset takes the setting `idle_ttl_s`",
+        ge=1,
+        le=31_536_000,
+        group=RESIDENCY,
+    )
+    record: str | None = option(
+        None,
+        help="Folder to write every answered request into, as plan files that replay and play back",
+        min_length=1,
+        client_path=True,
+        group=RECORDING,
+    )
+    record_max_bytes: int = option(
+        4_000_000, help="Size at which a new recording is begun", ge=10_000, le=15_000_000, group=RECORDING
+    )
+    playback: tuple[str, ...] = option(
+        (),
+        help="Recording to answer from, without a model (may be given several times)",
+        max_length=1000,
+        item_min_length=1,
+        client_path=True,
+        group=RECORDING,
+    )
+    playback_pace: Literal["instant", "recorded"] = option(
+        "instant", help="Play streams back at once, or with the pauses they had", group=RECORDING
     )
     drain_s: float = option(10.0, help="Seconds that running requests get to finish at shutdown", ge=0, le=3600)

@@ -28,6 +28,7 @@ __all__ = [
     "SplitInfo",
     "Tensor",
     "header_hash",
+    "metadata_spans",
     "read_header",
     "token_texts",
 ]
@@ -136,6 +137,24 @@ def header_hash(path: str | os.PathLike[str]) -> str:
             digest.update(block)
             end -= len(block)
     return f"sha256:{digest.hexdigest()}"
+
+
+def metadata_spans(path: str | os.PathLike[str], prefix: str) -> dict[str, tuple[int, int]]:
+    """Where the keys that begin with `prefix` lie in the file, each with its value: first byte and the one after."""
+    fd = _open(path)
+    try:
+        parser = _Parser(fd, os.fstat(fd).st_size, jump=False)
+        _, n_keys = parser._preamble()
+        spans: dict[str, tuple[int, int]] = {}
+        for _ in range(n_keys):
+            start = parser.base + parser.pos
+            key = parser._string()
+            parser._value(parser._number(_U32), key, 0)
+            if key.startswith(prefix):
+                spans[key] = (start, parser.base + parser.pos)
+        return spans
+    finally:
+        os.close(fd)
 
 
 def token_texts(path: str | os.PathLike[str], header: GGUFHeader, ids: tuple[int, ...]) -> dict[int, str]:
