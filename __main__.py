@@ -129,6 +129,7 @@ class _Stage:
 
         plan = load_plan(self.invocation.raw)
         ctx = self._context(plan, self.invocation, self.settings)
+        _check_dry_run_options(self.invocation)
         if ctx.dry_run:
             return self._dry_run(plan, ctx)
         return _run_async(plan, ctx, self.renderer())
@@ -185,6 +186,7 @@ class _Stage:
 
         ctx = Context(settings=settings, dry_run=invocation.options.dry_run, verbosity=_verbosity(invocation))
         ctx.config_fault = self.config_fault
+        ctx.refresh = lambda: self._settings(invocation)
         if plan.command in MAY_SERVE:
             from .api.serve import serve
 
@@ -192,11 +194,25 @@ class _Stage:
         return ctx
 
     def _dry_run(self, plan: CommandPlan, ctx: Context) -> int:
-        """A report needs no event loop, whose import would take longer than the report."""
+        """A report needs no event loop, whose import would take longer than the report, unless a server is asked."""
         from .executors.dispatch import preview
         from .executors.events import Result
 
-        return self.renderer().result(Result(data=preview(plan, ctx)))
+        assert self.invocation is not None
+        options = self.invocation.options
+        if options.ask_server:
+            import asyncio
+
+            from .executors.reporting import ask_server
+
+            report = asyncio.run(ask_server(plan, ctx))
+        else:
+            report = preview(plan, ctx)
+        if options.out is not None:
+            from .executors.reporting import save_report
+
+            save_report(report, options.out)
+        return self.renderer().result(Result(data=report))
 
     def _print_text(self, invocation: Invocation) -> int:
         text = invocation.text
@@ -304,6 +320,15 @@ def _read_stdin() -> str:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"standard input is not UTF-8 (at byte {error.start})", param="prompt") from None
+
+
+def _check_dry_run_options(invocation: Invocation) -> None:
+    """Refuse options that only a dry run knows, before anything runs for real."""
+    options = invocation.options
+    given = {"--out": options.out is not None, "--ask-server": options.ask_server}
+    for flag, is_given in given.items():
+        if is_given and not options.dry_run:
+            raise UsageError(f"`{flag}` belongs to a dry run", hint="say `--dry-run` too", param=flag)
 
 
 def _verbosity(invocation: Invocation) -> int:

@@ -19,6 +19,7 @@ from .events import Record, Result
 from .ledger import Actor
 from .preconditions import failed_locally, failed_on_server
 from .preview import preview_of, previewed
+from .threads import in_daemon_thread
 
 if TYPE_CHECKING:
     from ..planner.plan_union import CommandPlan
@@ -74,11 +75,9 @@ async def apply(plan: Apply, ctx: Context) -> Events:
     Raises StalePlan, naming what has changed, before anything runs. The report of a changing plan is good for one
     application: a second one is refused, also at the same time.
     """
-    import asyncio
-
     from .dispatch import dispatch
 
-    saved = await asyncio.to_thread(read_saved, plan.file)
+    saved = await in_daemon_thread(read_saved, plan.file)
     failed = failed_locally(saved.preconditions, ctx) + await failed_on_server(saved.preconditions, ctx)
     if failed:
         raise StalePlan(

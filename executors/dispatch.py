@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .ledger import Actor
 
 CHANGES = frozenset({"create", "update", "delete"})
-CARRIERS = frozenset({"apply", "serve"})
+CARRIERS = frozenset({"apply", "serve", "replay"})
 """Commands that change something by the plans they run, each of which is recorded by itself."""
 
 
@@ -132,6 +132,14 @@ def executor_of(plan: CommandPlan, ctx: Context) -> Executor:
             from .inspect import identify
 
             return identify
+        case "replay":
+            from .replay.command import replay
+
+            return replay
+        case "plan.lock":
+            from .replay.locking import lock
+
+            return lock
         case "plan.log":
             from .history import log
 

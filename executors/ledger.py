@@ -33,10 +33,11 @@ BLOCK_BYTES = 64 * 1024
 
 @frozen(kw_only=True)
 class Actor:
-    """Who asked for a plan: by which door, and by which key where one was shown."""
+    """Who asked for a plan: by which door, and by which key where one was shown. `secrets` within it stay unsaid."""
 
     door: Door = "cli"
     key: str | None = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 @frozen(kw_only=True)

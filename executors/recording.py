@@ -59,18 +59,15 @@ async def recorded(plan: CommandPlan, ctx: Context, events: Events, actor: Actor
         raise
 
 
-def plan_without_secrets(raw: dict[str, Any], settings: ResolvedSettings) -> dict[str, Any]:
+def plan_without_secrets(
+    raw: dict[str, Any], settings: ResolvedSettings, secrets: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """A dumped plan as it may be kept: known secrets and what looks like one are `***`, references stay."""
-    secrets = _secrets(settings)
     shown = {name: redacted(value, secrets) for name, value in raw.items()}
     # a secret has no place in the config file, and `config set` refuses it; what was typed is kept out all the same
     if raw["command"] == "config.set" and str(raw["key"]) in settings.secrets():
         shown["value"] = HIDDEN
     return shown
-
-
-def _secrets(settings: ResolvedSettings) -> tuple[str, ...]:
-    return (settings.api_key,) if settings.api_key else ()
 
 
 class _Recording:
@@ -83,6 +80,8 @@ class _Recording:
         self.ledger: Ledger = ledger_of(ctx.settings.state_dir)
         self.entry = new_entry_id()
         self.began = time.monotonic()
+        key = ctx.settings.api_key
+        self.secrets = (*actor.secrets, *((key,) if key else ()))
         self.before = state_before(plan, ctx)
         self.open = True
 
@@ -99,12 +98,14 @@ class _Recording:
     def begin(self) -> dict[str, Any]:
         """The record of what is about to run."""
         raw = dump_plan(self.plan)
+        shown = plan_without_secrets(raw, self.ctx.settings, self.secrets)
         record = {
             "record": "begin",
             "entry": self.entry,
             "time": now(),
-            "plan_id": plan_id(raw),
-            "plan": plan_without_secrets(raw, self.ctx.settings),
+            # a hash over a short secret could be guessed back
+            "plan_id": plan_id(shown if self.actor.secrets else raw),
+            "plan": shown,
             "actor": described(self.actor),
             "effects": list(self.plan.effects),
         }
@@ -122,7 +123,7 @@ class _Recording:
         if result is not None:
             record["result"] = _digest(result.data)
         if error is not None:
-            record["error"] = {"code": error.code, "message": redacted(error.message, _secrets(self.ctx.settings))}
+            record["error"] = {"code": error.code, "message": redacted(error.message, self.secrets)}
         if result is not None and "undid" in result.data:
             record["undid"] = result.data["undid"]
         undo = change_of(self.plan, self.ctx, self.before, result)
@@ -131,7 +132,7 @@ class _Recording:
         return record | {"undo": undo}
 
     def _holds_secret(self, *values: Any) -> bool:
-        return any(redacted(value, _secrets(self.ctx.settings)) != value for value in values)
+        return any(redacted(value, self.secrets) != value for value in values)
 
 
 def _digest(data: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -79,6 +80,8 @@ class Renderer:
             return self.result(event)
         if isinstance(event, Record) and self.command == "apply" and "applying" in event.data:
             self.command = event.data["applying"]  # what follows is shown in the form of that command
+        if isinstance(event, Record) and self.command == "replay" and os.environ.get("GITHUB_ACTIONS") == "true":
+            self._annotate(event)
         if self.output == "json":
             if isinstance(event, Record) and self.command in ENDLESS:
                 self.stream = True  # what has no end can only be shown line by line
@@ -121,10 +124,10 @@ class Renderer:
             self._out(report_text(result.data))
             return
         self._end_line()
-        from .wording import calls_text, text_of
+        from .wording import closing_text, text_of
 
         if self._streamed:
-            self._out(calls_text(result.data) if self.command == "chat" else "")
+            self._out(closing_text(self.command, result.data))
             return
 
         text = text_of(self.command, result)
@@ -154,6 +157,14 @@ class Renderer:
         if line is not None:
             self._out(line + "\n")
             self._streamed = True
+
+    def _annotate(self, event: Record) -> None:
+        """Let GitHub show a failed step at its line; on stderr, which its runner reads too."""
+        from .wording import annotation
+
+        line = annotation(event.data)
+        if line is not None:
+            self._err(line + "\n")
 
     def _progress(self, event: Progress) -> None:
         if self.output == "json" and self.stream:

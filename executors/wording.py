@@ -23,7 +23,51 @@ def record_text(command: str, data: Mapping[str, Any]) -> str | None:
         return log_line(data)
     if command == "serve":
         return server_line(data)
+    if command == "replay":
+        return step_text(data)
     return None
+
+
+def step_text(data: Mapping[str, Any]) -> str | None:
+    """A step that failed, with its place and what was wrong; the totals of a replay that was interrupted."""
+    if "summary" in data:
+        return totals_line(data["summary"])
+    if data.get("status") != "failed":
+        return None
+    place = data["place"]
+    number = f"{data['step']}" + (f"[{data['iteration']}]" if "iteration" in data else "")
+    head = f"failed  {place['file']}:{place['line']}: {number}. {data['name']}"
+    lines = [f"        {problem['path']}: {problem['message']}" for problem in data.get("problems") or ()]
+    return "\n".join(printable(line) for line in [head, *lines])
+
+
+def annotation(data: Mapping[str, Any]) -> str | None:
+    """A failed step as GitHub shows it at its line; None for everything else."""
+    if data.get("status") != "failed":
+        return None
+    place = data["place"]
+    text = "\n".join(f"{problem['path']}: {problem['message']}" for problem in data.get("problems") or ())
+    given = {"file": place["file"], "line": place["line"], "col": place["column"], "title": data["name"]}
+    escaped = [f"{name}={_command_value(str(value), ':,')}" for name, value in given.items()]
+    return f"::error {','.join(escaped)}::{_command_value(text, '')}"
+
+
+def _command_value(text: str, more: str) -> str:
+    """A value within a workflow command, whose own marks are escaped by their code."""
+    return "".join(f"%{ord(char):02X}" if char in f"%\r\n{more}" else char for char in text)
+
+
+def totals_line(data: Mapping[str, Any]) -> str:
+    """`passed=9 failed=1 skipped=0 total=10 score=90`."""
+    counts = " ".join(f"{name}={data[name]}" for name in ("passed", "failed", "skipped", "total"))
+    return f"{counts} score={data['score']:g}"
+
+
+def closing_text(command: str, data: Mapping[str, Any]) -> str:
+    """What still has to be said at the end of a result whose records were shown as they came."""
+    if command == "chat":
+        return calls_text(data)
+    return _replayed(data) + "\n" if command == "replay" else ""
 
 
 def server_line(data: Mapping[str, Any]) -> str:
@@ -176,6 +220,18 @@ def _key(data: Mapping[str, Any]) -> str:
     return f"{data['key']}\n{data['note']}" + ("\nthe earlier key no longer works" if data.get("replaced") else "")
 
 
+def _replayed(data: Mapping[str, Any]) -> str:
+    lines = [f"updated {printable(file)}" for file in data["updated"]]
+    lines += [f"fault: {printable(fault)}" for fault in data["report_faults"]]
+    return "\n".join([*lines, totals_line(data)])
+
+
+def _locked(data: Mapping[str, Any]) -> str:
+    head = f"{printable(data['file'])}: {'locked to' if data['changed'] else 'is locked already to'}"
+    models = [f"{printable(name)} {lock['sha256']}" for name, lock in data["lock"]["models"].items()]
+    return "\n".join([f"{head} {printable(data['lock']['build'])}", *models])
+
+
 def _ledger(data: Mapping[str, Any]) -> str:
     rows = []
     for entry in data["entries"]:
@@ -304,6 +360,8 @@ FORMS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "logs": _logs,
     "chat": _chat,
     "serve": _serve,
+    "replay": _replayed,
+    "plan.lock": _locked,
     "plan.log": _ledger,
     "plan.undo": _undone,
     **PLAN_FORMS,

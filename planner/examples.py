@@ -41,6 +41,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "localllm serve --model smollm2-135m",
         "localllm serve --port 0 --backend echo",
     ),
+    "replay": (
+        "localllm replay tour.plan.yaml",
+        "localllm replay *.plan.yaml --jobs 4 --tags smoke --report junit=report.xml",
+        "localllm replay tour.plan.yaml --update",
+    ),
     "plan.log": ("localllm plan log", "localllm plan log --lines 5 --output json"),
     "plan.undo": ("localllm plan undo last", "localllm --dry-run plan undo last"),
     "explain": ("localllm explain load.json", 'localllm explain -- chat "Why is the sky blue?" --temperature 0'),

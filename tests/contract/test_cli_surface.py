@@ -93,6 +93,13 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, str]]] = [
     ),
     ("serve --model tiny --port 0", "serve", {"model": "tiny", "port": 0}, {"model": "tiny", "port": "0"}),
     ("apply saved.json", "apply", {"file": "saved.json"}, {"file": "saved.json"}),
+    (
+        "replay a.plan.yaml b.plan.yaml --jobs 2 --from 3 --var model=tiny --report junit=r.xml",
+        "replay",
+        {"files": ["a.plan.yaml", "b.plan.yaml"], "jobs": 2, "from_step": "3", "var": ["model=tiny"]},
+        {"files": "'a.plan.yaml', 'b.plan.yaml'", "jobs": "2", "timeout_s": "600.0 (default)"},
+    ),
+    ("plan lock a.yaml --model tiny", "plan.lock", {"file": "a.yaml", "models": ["tiny"]}, {"models": "'tiny'"}),
     ("plan log -n 5", "plan.log", {"lines": 5}, {"lines": "5"}),
     ("plan undo last", "plan.undo", {"entry": "last"}, {"entry": "last"}),
     ("explain load.json", "explain", {"target": ["load.json"]}, {"target": "'load.json'"}),

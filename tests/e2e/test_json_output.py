@@ -31,6 +31,8 @@ WITHOUT_SERVER: dict[str, tuple[tuple[str, ...], int]] = {
     "serve": (("serve", "--host", "198.51.100.7", "--port", "8484"), 4),
     "complete": ((*NOBODY, "complete", "hi", "--model", "nope"), 3),
     "apply": (("apply", "missing.json"), 3),
+    "replay": (("replay", "missing.plan.yaml"), 3),
+    "plan.lock": (("plan", "lock", "missing.plan.yaml"), 3),
     "plan.log": (("plan", "log"), 0),
     "plan.undo": (("plan", "undo", "last"), 3),
     "explain": (("explain", "--", "status"), 0),

@@ -40,6 +40,14 @@ def plan_of(command: str, tmp_path: Path) -> dict[str, Any]:
         saved = tmp_path / "plan.json"
         saved.write_text(json.dumps({"command": "version"}))
         return {"command": command, "file": str(saved)}
+    if command in ("replay", "plan.lock"):
+        file = tmp_path / "one.plan.json"
+        file.write_text(json.dumps({"format_version": "1.0", "steps": [{"plan": {"command": "version"}}]}))
+        return (
+            {"command": command, "files": [str(file)]}
+            if command == "replay"
+            else {"command": command, "file": str(file)}
+        )
     if command == "plan.undo":
         for folder in (tmp_path, tmp_path / "state"):
             write_entry(folder)

@@ -1,0 +1,101 @@
+"""`--update`: what came out takes the place of what was expected, in the files, every other character kept.
+
+Only plain values (`"$.result.x": 3`, `equals`) are recordings; a bound such as `<=` or a pattern is a rule, which a
+replay must keep. So is a value with a variable in it, and what every iteration of a step shares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field
+
+from ...errors import InUse, TimedOut
+from ...planner.files.expect import OUTCOME, ExpectFault, check_expectations, is_path, select
+from ...planner.files.load import read_document
+from ...planner.files.rewrite import rewrite
+from ...planner.files.steps import Step
+from ...planner.files.texts import looks_like_json
+from ...planner.files.variables import references
+from ..state import write_atomically
+from .step import Trial
+
+Path_ = tuple[str | int, ...]
+EQUALS = ("equals", "==")
+
+
+@define
+class Updates:
+    """New values by file and place, gathered while steps run and written at the end."""
+
+    digests: dict[str, str] = field(factory=dict)
+    edits: dict[str, dict[Path_, Any]] = field(factory=dict)
+
+    def watch(self, file: str) -> None:
+        """Remember what the file holds now: one that somebody edits meanwhile is not written."""
+        self.digests[file] = digest_of(read_document(file)[0])
+
+    def offer(self, step: Step, trial: Trial) -> None:
+        """Take over what came out where that makes the step hold; its problems are then gone."""
+        outcome = trial.outcome
+        if step.expect is None or step.for_each is not None or outcome is None:
+            return
+        if outcome.error is not None and outcome.error["code"] == TimedOut.code:
+            return
+        document = outcome.as_dict()
+        try:
+            changes = list(_changes(step.expect, document))
+            expect = _with_changes(step.expect, changes)
+            left = check_expectations(expect, document)
+        except ExpectFault:
+            return
+        if left:
+            trial.problems = [{"path": problem.path, "message": problem.message} for problem in left]
+            return
+        trial.problems = []
+        edits = self.edits.setdefault(step.place.file, {})
+        edits.update({(*step.node_path, "expect", *path): value for path, value in changes})
+
+    def write(self) -> list[str]:
+        """Write the files, each as a whole or not at all; their names. Raises InUse for one that was edited."""
+        written: list[str] = []
+        for file, edits in self.edits.items():
+            text, _ = read_document(file)
+            if self.digests.get(file, digest_of(text)) != digest_of(text):
+                raise InUse(f"`{file}` was changed while it was replayed", hint="replay it again with `--update`")
+            content = rewrite(text, edits, is_json=looks_like_json(file, text))
+            write_atomically(Path(file), content.encode("utf-8"))
+            written.append(file)
+        return written
+
+
+def digest_of(text: str) -> str:
+    """A name for a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _changes(expect: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[tuple[Path_, Any]]:
+    """The recorded values that differ from what came out, by their place within the expectation."""
+    for key, wanted in expect.items():
+        path = key if is_path(key) else f"$.{key}" if key in OUTCOME else None
+        if path is None or any(True for _ in references(wanted)):
+            continue
+        operator = next((name for name in EQUALS if isinstance(wanted, Mapping) and name in wanted), None)
+        if isinstance(wanted, Mapping) and operator is None:
+            continue
+        recorded = wanted if operator is None else wanted[operator]
+        found = select(path, document)
+        if len(found) == 1 and (found[0] != recorded or type(found[0]) is not type(recorded)):
+            value = {"equals": found[0]} if operator is None and isinstance(found[0], dict) else found[0]
+            yield ((key,) if operator is None else (key, operator)), value
+
+
+def _with_changes(expect: Mapping[str, Any], changes: list[tuple[Path_, Any]]) -> dict[str, Any]:
+    changed = dict(expect)
+    for path, value in changes:
+        key = str(path[0])
+        changed[key] = value if len(path) == 1 else {**changed[key], path[1]: value}
+    return changed
