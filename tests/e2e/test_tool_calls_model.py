@@ -1,0 +1,106 @@
+"""A small real model calls tools rightly when it must: the prompt, the constraint and the parser together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, field
+from localllm.runtime.conversation.reply import ReplyFormat, ReplyParser
+from localllm.runtime.pool import LocalRuntime
+from localllm.runtime.types import Finished, GenerateRequest, LoadSpec, Piece, Sampling, Started
+
+pytestmark = pytest.mark.model
+
+ZONES = ["UTC", "CET"]
+TOOLS: tuple[dict[str, Any], ...] = (
+    {
+        "type": "function",
+        "function": {
+            "name": "time_now",
+            "description": "Tell the time",
+            "parameters": {
+                "type": "object",
+                "properties": {"zone": {"type": "string", "enum": ZONES}},
+                "required": ["zone"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "date_today", "description": "Tell the date"}},
+)
+
+
+@define
+class Answer:
+    """What one request came to."""
+
+    message: dict[str, Any] = field(factory=dict)
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+async def answer(runtime: LocalRuntime, seed: int, **more: Any) -> Answer:
+    request = GenerateRequest(
+        request_id=f"request-{seed}",
+        messages=({"role": "user", "content": "What time is it?"},),
+        tools=TOOLS,
+        sampling=Sampling(seed=seed, temperature=1.0),
+        max_tokens=60,
+        **more,
+    )
+    out, parser = Answer(), ReplyParser(ReplyFormat())
+    async for output in runtime.generate("m", request):
+        if isinstance(output, Started):
+            assert output.reply is not None
+            parser = ReplyParser(ReplyFormat.from_dict(output.reply))
+            out.notes = output.notes
+        elif isinstance(output, Piece):
+            parser.feed(output.text)
+        elif isinstance(output, Finished):
+            parser.finish()
+            out.reason = parser.finish_reason if output.reason == "stop" else output.reason
+    out.message = parser.message()
+    return out
+
+
+def answers(model_path: Path, seeds: range, **more: Any) -> list[Answer]:
+    async def whole() -> list[Answer]:
+        runtime = LocalRuntime()
+        try:
+            await runtime.load(LoadSpec(model_id="m", path=str(model_path), n_ctx=512, n_slots=8))
+            return await asyncio.gather(*(answer(runtime, seed, **more) for seed in seeds))
+        finally:
+            await runtime.aclose()
+
+    return asyncio.run(whole())
+
+
+def test_a_required_call_is_a_valid_call_for_every_seed(model_path: Path) -> None:
+    found = answers(model_path, range(50), tool_choice="required", template_options={"parallel_tool_calls": False})
+
+    assert [one.reason for one in found] == ["tool_calls"] * 50
+    for one in found:
+        (call,) = one.message["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        assert one.message["content"] is None
+        assert call["function"]["name"] in ("time_now", "date_today")
+        assert (arguments.get("zone") in ZONES) if call["function"]["name"] == "time_now" else arguments == {}
+        assert "tools" in one.notes[0]
+
+
+def test_a_named_tool_is_the_one_that_is_called(model_path: Path) -> None:
+    named = {"type": "function", "function": {"name": "date_today"}}
+    found = answers(model_path, range(3), tool_choice=named, template_options={"parallel_tool_calls": False})
+
+    assert [call["function"]["name"] for one in found for call in one.message["tool_calls"]] == ["date_today"] * 3
+
+
+def test_with_none_no_tool_is_called(model_path: Path) -> None:
+    found = answers(model_path, range(3), tool_choice="none")
+
+    assert not any("tool_calls" in one.message for one in found)
+    assert all(one.message["content"] for one in found)
