@@ -61,14 +61,14 @@ async def set_value(plan: ConfigSet, ctx: Context) -> Events:
 
 def preview_unset(plan: ConfigUnset, ctx: Context) -> Facts:
     """What would go. Raises what `unset` would."""
-    setting_named(plan.key)
+    _to_write(plan.key)
     return _change_facts(plan.key, None, ctx)
 
 
 @previewed(preview_unset)
 async def unset(plan: ConfigUnset, ctx: Context) -> Events:
     """Remove one setting from the file; one that is not in it is no fault."""
-    setting_named(plan.key)
+    _to_write(plan.key)
     before = _change(ctx.settings.config_file, plan.key, None)
     yield Result(data=_changed(plan.key, before, None, ctx))
 
@@ -92,8 +92,8 @@ def _row(key: str, ctx: Context) -> dict[str, Any]:
 
 
 def _checked(key: str, text: str) -> Any:
-    """The value to write. Raises NotFound for an unknown key, ConfigInvalid for a bad value or a secret."""
-    setting = setting_named(key)
+    """The value to write. Raises ConfigInvalid for an unknown key, a bad value or a secret."""
+    setting = _to_write(key)
     if not setting.in_file:
         raise ConfigInvalid(
             f"`{key}` is a secret and has no place in a file",
@@ -107,6 +107,14 @@ def _checked(key: str, text: str) -> Any:
     except ValueError as error:
         raise ConfigInvalid(f"`{key}`: {error}", hint=setting.spec.help, param=key) from None
     return _toml_value(setting, value, text)
+
+
+def _to_write(key: str) -> Setting:
+    """The setting of a key that is to go into the file, where a key nobody knows would be a fault from then on."""
+    try:
+        return setting_named(key)
+    except NotFound as error:
+        raise ConfigInvalid(error.message, hint=error.hint, param=key) from None
 
 
 def _alias_table(key: str, text: str) -> str:

@@ -53,6 +53,7 @@ WRONG: list[tuple[tuple[str, ...], int]] = [
     (("models", "load", "m", "--n-ctx", "1"), 2),
     (("status", "--nope"), 2),
     (("config", "get", "nope"), 3),
+    (("config", "set", "n_slot", "4"), 2),
     (("config", "set", "port", "many"), 2),
 ]
 

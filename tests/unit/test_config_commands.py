@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from localllm.errors import BadInput, ConfigInvalid, NotFound
+from localllm.errors import BadInput, ConfigInvalid, LocalLLMError, NotFound
 from localllm.executors.context import Context
 from localllm.executors.dispatch import preview
 from localllm.executors.events import Result
@@ -65,9 +65,17 @@ def test_unset_brings_the_default_back(run_result: Run, file: Path) -> None:
     assert resolve_settings({}, {}, config_file=file).port == 8484
 
 
-def test_an_unknown_key_names_the_nearest(run_result: Run, file: Path) -> None:
-    with pytest.raises(NotFound, match="n_thread") as caught:
-        run_result(set_plan("n_thread", "4"))
+@pytest.mark.parametrize(
+    ("command", "fault"), [("get", NotFound), ("set", ConfigInvalid), ("unset", ConfigInvalid)], ids=str
+)
+def test_an_unknown_key_names_the_nearest(
+    run_result: Run, file: Path, command: str, fault: type[LocalLLMError]
+) -> None:
+    """Reading what does not exist finds nothing; writing it is wrong input, as it is in the file."""
+    plan = {"command": f"config.{command}", "key": "n_thread"} | ({"value": "4"} if command == "set" else {})
+
+    with pytest.raises(fault, match="n_thread") as caught:
+        run_result(plan)
 
     assert caught.value.hint == "did you mean `n_threads`?"
     assert not file.exists()
