@@ -20,6 +20,7 @@ class Answer:
     id: str
     created: int
     model: str
+    seed: int | None = None
     notes: list[str] = field(factory=list)
     _format: ReplyFormat | None = field(default=None, init=False)
     _replies: dict[int, ReplyParser] = field(factory=dict, init=False)
@@ -35,8 +36,9 @@ class Answer:
         self._format = ReplyFormat() if started.reply is None else ReplyFormat.from_dict(started.reply)
 
     def envelope(self) -> dict[str, Any]:
-        """What every chunk of the answer shares, and the `notes` on its prompt where there are any."""
+        """What every chunk of the answer shares, the seed, and the `notes` on its prompt where there are any."""
         head: dict[str, Any] = {"id": self.id, "created": self.created, "model": self.model}
+        head["seed"] = self.seed
         return {**head, "notes": self.notes} if self.notes else head
 
     def piece(self, piece: Piece) -> list[Delta]:
@@ -69,7 +71,7 @@ class Answer:
         return self._replies[index]
 
     def completion(self, done: Done) -> dict[str, Any]:
-        """The whole answer as OpenAI's `chat.completion`; `timings` is ours, in milliseconds."""
+        """The whole answer as OpenAI's `chat.completion`; `seed` and `timings` (in milliseconds) are ours."""
         usage = usage_of(done.usage)
         usage["completion_tokens_details"] = {"reasoning_tokens": done.usage.reasoning_tokens or self._reasoning_tokens}
         out = {
@@ -79,6 +81,7 @@ class Answer:
             "model": self.model,
             "choices": [self._choice(index) for index in sorted(self._reasons)],
             "usage": usage,
+            "seed": self.seed,
             "timings": timings_of(done.timings),
         }
         return {**out, "notes": self.notes} if self.notes else out

@@ -56,6 +56,7 @@ async def _answer(request: GenerateRequest, ctx: Context, model_id: str) -> Even
     from .answer import Answer
 
     answer = Answer(id=f"chatcmpl-{request.request_id}", created=int(time.time()), model=model_id)
+    answer.seed = request.sampling.seed
     async with aclosing(ctx.runtime.generate(model_id, request)) as outputs:  # type: ignore[type-var]
         async for output in outputs:
             match output:

@@ -50,7 +50,8 @@ async def _answer(requests: list[GenerateRequest], ctx: Context, model_id: str) 
 
     n = requests[0].n
     choices = [Continuation(index=index) for index in range(len(requests) * n)]
-    envelope = {"id": f"cmpl-{requests[0].request_id}", "created": int(time.time()), "model": model_id}
+    envelope: dict[str, Any] = {"id": f"cmpl-{requests[0].request_id}", "created": int(time.time()), "model": model_id}
+    envelope["seed"] = requests[0].sampling.seed
     started, ended = 0, list[Done]()
     async with aclosing(_merged(requests, ctx, model_id)) as outputs:
         async for at, output in outputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secrets import token_hex
+from secrets import randbits, token_hex
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
@@ -41,7 +41,6 @@ _SAME = (
     "mirostat",
     "mirostat_tau",
     "mirostat_eta",
-    "seed",
     "ignore_eos",
     "min_tokens",
     "samplers",
@@ -64,27 +63,32 @@ def chat_request(plan: Chat) -> GenerateRequest:
         chat_template=plan.chat_template,
         thinking_budget=plan.thinking_budget,
         only_prompt=plan.show_prompt,
-        **_common(plan),
+        **_common(plan, _seed(plan)),
     )
 
 
 def text_requests(plan: Complete) -> list[GenerateRequest]:
     """A request for each prompt of a plan, in order; the seeds of all their answers differ."""
-    requests = []
+    requests, seed = [], _seed(plan)
     for at, prompt in enumerate(plan.prompts):
-        common = _common(plan, first_answer=at * plan.n)
+        common = _common(plan, (seed + at * plan.n) % 2**32)
         requests.append(GenerateRequest(prompt=prompt, logprobs=plan.logprobs, **common))
     return requests
 
 
-def _common(plan: Generation, first_answer: int = 0) -> dict[str, Any]:
+def _seed(plan: Generation) -> int:
+    """The plan's seed. One that is not given is drawn here and not by the engine, so that the answer can tell it."""
+    return randbits(32) if plan.seed is None else plan.seed
+
+
+def _common(plan: Generation, seed: int) -> dict[str, Any]:
     if plan.max_tokens is not None and plan.min_tokens > plan.max_tokens:
         raise BadInput(
             f"`min_tokens` is above `max_tokens` ({plan.min_tokens} > {plan.max_tokens})", param="min_tokens"
         )
     return {
         "request_id": token_hex(12),
-        "sampling": _sampling(plan, first_answer),
+        "sampling": _sampling(plan, seed),
         "max_tokens": plan.max_tokens,
         "stop": tuple(plan.stop),
         "n": plan.n,
@@ -95,11 +99,9 @@ def _common(plan: Generation, first_answer: int = 0) -> dict[str, Any]:
     }
 
 
-def _sampling(plan: Generation, first_answer: int) -> Sampling:
+def _sampling(plan: Generation, seed: int) -> Sampling:
     given = {name: getattr(plan, name) for name in _SAME}
-    if plan.seed is not None:
-        given["seed"] = (plan.seed + first_answer) % 2**32
-    return Sampling(**given, logit_bias=_logit_bias(plan))
+    return Sampling(**given, seed=seed, logit_bias=_logit_bias(plan))
 
 
 def _logit_bias(plan: Generation) -> tuple[tuple[int, float], ...]:

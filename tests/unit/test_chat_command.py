@@ -43,7 +43,7 @@ def test_an_answer_is_envelope_then_deltas_then_the_completion(answer: Callable[
     assert isinstance(last, Result)
     assert all(isinstance(delta, Delta) for delta in deltas)
     completion = last.data
-    assert {name: completion[name] for name in ("id", "created", "model")} == first.data
+    assert {name: completion[name] for name in ("id", "created", "model", "seed")} == first.data
     assert completion["object"] == "chat.completion"
     assert completion["model"] == "echo"
     choice = completion["choices"][0]
@@ -202,3 +202,10 @@ def test_a_greedy_dry_run_has_no_unknown_seed(make_context: MakeContext) -> None
     report = preview(load_plan(chat_plan()), make_context(dry_run=True))
 
     assert not any("seed" in item for item in report["unknown"])
+
+
+def test_the_seed_that_was_drawn_is_told_and_one_that_was_given_is_kept(answer: Callable[..., list[Event]]) -> None:
+    seeds = [event.data["seed"] for seed in (None, None, 7) for event in answer(seed=seed) if isinstance(event, Result)]
+
+    assert len(set(seeds)) == 3
+    assert seeds[2] == 7
