@@ -74,6 +74,7 @@ class Preparer:
             prompt_tokens=prompt.tokens,
             stop=(*request.stop, *prompt.stop),
             notes=prompt.notes,
+            thinking=prompt.thinking,
         )
         with self._lock:  # a cancel comes either before this and finds the request here, or after it at the engine
             if request.request_id in self._open:

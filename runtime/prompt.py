@@ -10,7 +10,8 @@ from attrs import define, field, frozen
 
 from ..errors import BadInput
 from .conversation.templates import ChatTemplate, Segment
-from .conversation.turn import open_turn
+from .conversation.turn import Turn, open_turn
+from .engine.thinking import ThinkingLimit, ThinkingTags
 from .types import Constraint, GenerateRequest
 
 Tokenize = Callable[[str, bool], Sequence[int]]
@@ -32,6 +33,7 @@ class Prompt:
     """How to take the answer's text apart (`ReplyFormat.as_dict`)."""
     constraint: Constraint | None = None
     """The request's constraint with the form of its tool calls."""
+    thinking: ThinkingLimit | None = None
 
 
 @define(kw_only=True)
@@ -66,6 +68,7 @@ class Prompts:
                 reasoning_open=rendered.reasoning_open,
                 reply=turn.reply.as_dict(),
                 constraint=turn.constraint,
+                thinking=self._thinking(request, turn),
             )
         elif isinstance(request.prompt, str):
             prompt = Prompt(
@@ -76,6 +79,19 @@ class Prompts:
         if not prompt.tokens:
             raise BadInput("the prompt is empty", param="messages" if request.prompt is None else "prompt")
         return prompt
+
+    def _thinking(self, request: GenerateRequest, turn: Turn) -> ThinkingLimit | None:
+        """The limit on what the model thinks, where the request sets one and the template knows the tags."""
+        if request.thinking_budget is None:
+            return None
+        # a constraint begins right behind the closing tag and allows no blank line there
+        after = "" if turn.constraint is not None else "\n\n"
+        tags = {
+            opening: ThinkingTags(opening.encode(), closing.encode(), tuple(self.tokenize(f"\n{closing}{after}", True)))
+            for opening, closing in self._template_of(request).reasoning
+        }
+        opened = tags.get(turn.rendered.reasoning_open or "")
+        return ThinkingLimit(budget=request.thinking_budget, tags=tuple(tags.values()), opened=opened)
 
     def _template_of(self, request: GenerateRequest) -> ChatTemplate:
         """The model's template, or the request's own, of which the last is kept."""

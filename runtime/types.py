@@ -60,8 +60,14 @@ class Constraint:
     """The schema as a dict, or the grammar's text; ignored for `json_object`."""
     trigger: str | None = None
     """Text that starts the constraint (a tool call's opening tag); None constrains from the first token."""
+    required: bool = False
+    """The answer may not end before the trigger came."""
     whitespace: bool = False
     """Allow free white space between JSON tokens instead of `, ` and `: `."""
+    param: str | None = None
+    """Where the request said it, for a refusal."""
+    schemas: tuple[tuple[str, Any], ...] = ()
+    """The schemas within a grammar, each with its place in the request, for a refusal."""
 
 
 @frozen(kw_only=True)

@@ -235,6 +235,8 @@ class Worker:
             prompt = self._live[request_id]
             output = evolve(output, reasoning_open=prompt.reasoning_open, reply=prompt.reply)
         self._pending.append((request_id, output))
+        if type(output) is Started:
+            self._flush()  # the prompt was taken: nobody has to wait for its first step to know
 
     def _flush(self) -> None:
         if self._pending:

@@ -14,7 +14,7 @@ from attrs import evolve
 
 from ...errors import BadInput, Unsupported
 from ..types import Constraint
-from .calls import FORMATS
+from .tool_formats import FORMATS
 from .tools import Function, ToolChoice, read_tool_choice
 
 if TYPE_CHECKING:
@@ -96,14 +96,14 @@ def _written(kind: str, value: Any, param: str) -> Constraint:
         case "json_object":
             return _json_object()
         case "json" | "json_schema":
-            return Constraint(kind="json_schema", source=_schema(value, param))
+            return Constraint(kind="json_schema", source=_schema(value, param), param=param)
         case "choice":
-            return Constraint(kind="lark", source=_choice(value, param))
+            return Constraint(kind="lark", source=_choice(value, param), param=param)
     if not isinstance(value, str) or not value:
         raise BadInput(f"`{param}` is a text", param=param)
     if kind == "regex":
-        return Constraint(kind="regex", source=value)
-    return Constraint(kind="gbnf" if "::=" in value else "lark", source=value)
+        return Constraint(kind="regex", source=value, param=param)
+    return Constraint(kind="gbnf" if "::=" in value else "lark", source=value, param=param)
 
 
 def _schema(value: Any, param: str) -> Any:
@@ -138,15 +138,22 @@ def constraint_for(
     closing = _closing_tag(template, rendered)
     constraint = request.constraint
     if choice.mode == "required":
-        constraint = Constraint(kind="lark", source=call_grammar(template.tool_format, choice, parallel=parallel))
+        source = call_grammar(template.tool_format, choice, parallel=parallel)
+        constraint = Constraint(kind="lark", source=source, schemas=_schemas(choice))
     elif choice.mode == "auto" and constraint is None:
         trigger, source = triggered_grammar(template.tool_format, choice, parallel=parallel)
-        return Constraint(kind="lark", source=source, trigger=trigger)
+        return Constraint(kind="lark", source=source, trigger=trigger, schemas=_schemas(choice, strict_only=True))
     elif choice.mode == "auto" and constraint is not None:
         constraint = _either(constraint, template.tool_format, choice, parallel=parallel)
     if constraint is None or closing is None or constraint.trigger is not None:
         return constraint
-    return evolve(constraint, trigger=closing)
+    return evolve(constraint, trigger=closing, required=True)
+
+
+def _schemas(choice: ToolChoice, *, strict_only: bool = False) -> tuple[tuple[str, Any], ...]:
+    """The schemas that the calls of these functions are held to, by their place in the request."""
+    held = [function for function in choice.functions if function.strict or not strict_only]
+    return tuple((f"tools[{function.at}].function.parameters", function.parameters) for function in held)
 
 
 def _closing_tag(template: ChatTemplate, rendered: Rendered | None) -> str | None:
@@ -164,7 +171,10 @@ def _either(constraint: Constraint, tool_format: str, choice: ToolChoice, *, par
     schema = {"type": "object"} if constraint.kind == "json_object" else constraint.source
     calls = call_grammar(tool_format, choice, parallel=parallel, start="calls")
     answer = f"answer: %json {json_text(schema, loose=constraint.whitespace)}\n"
-    return evolve(constraint, kind="lark", source="start: answer | calls\n" + answer + calls)
+    own = ((constraint.param or "response_format", schema),)
+    return evolve(
+        constraint, kind="lark", source="start: answer | calls\n" + answer + calls, schemas=own + _schemas(choice)
+    )
 
 
 def json_text(schema: Any, *, loose: bool = False) -> str:

@@ -22,6 +22,8 @@ class Function:
     """JSON Schema of the arguments."""
     strict: bool = False
     """The arguments must conform to the schema, also where the model chose to call."""
+    at: int = 0
+    """Its place in the request's tools."""
 
 
 @frozen
@@ -50,7 +52,7 @@ def read_tools(tools: Sequence[Any]) -> tuple[Function, ...]:
         parameters = raw.get("parameters")
         if parameters is not None and not isinstance(parameters, Mapping):
             raise BadInput("a function's parameters are a JSON Schema object", param=f"{where}.function.parameters")
-        functions.append(Function(name, _schema(parameters), raw.get("strict") is True))
+        functions.append(Function(name, _schema(parameters), raw.get("strict") is True, i))
     return tuple(functions)
 
 

@@ -12,6 +12,7 @@ from ..backend import Backend, TokenSampler
 from ..types import FinishReason, GenerateRequest, Output, Piece, TokenLogprob
 from .sequence import Sequence
 from .text import TextStream
+from .thinking import Thinking, ThinkingLimit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +31,7 @@ class Work:
     prompt_tokens: list[int]
     stop: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    thinking: ThinkingLimit | None = None
 
 
 @define(eq=False, kw_only=True)
@@ -59,6 +61,7 @@ class Answer:
     sampler: TokenSampler
     text: TextStream
     grammar: Grammar | None = None
+    thinking: Thinking | None = None
     reason: FinishReason | None = None
     """Why it ended, once it did."""
     first_at: float | None = None
@@ -76,22 +79,33 @@ class Answer:
         kept: list[int] = []
         for guess in [*draft, None]:
             kept.append(self._choose(backend, row + len(kept), len(kept)))
-            if self.reason is not None or kept[-1] != guess:
+            if self.reason is not None or kept[-1] != guess or (self.thinking is not None and self.thinking.due):
                 break
         return kept
 
     def force(self, backend: Backend) -> list[int]:
-        """Tokens that the constraint leaves no choice about: they join the answer without being sampled.
+        """Tokens that are not the model's choice: they join the answer without being sampled.
 
-        None where log-probabilities are told, which take a decode of each token.
+        They end a thought that has used up its budget, or are all that the constraint allows. The latter are sampled
+        all the same where log-probabilities are told, which take a decode of each token.
         """
-        if self.grammar is None or self.reason is not None or self.run.work.request.logprobs is not None:
+        if self.reason is not None:
             return []
-        forced = self.grammar.forced()[: self.sequence.limit - len(self.sequence.tokens)]
-        for token in forced:
-            self.sampler.accept(token)
-            self._add_text(backend, token)
-        self._check_end(len(forced))
+        room = self.sequence.limit - len(self.sequence.tokens)
+        forced: list[int] = []
+        if self.thinking is not None and self.thinking.due:
+            forced = list(self.thinking.close())[:room]
+            for token in forced:
+                self._take_forced(backend, token)
+                if self.grammar is not None:
+                    self.grammar.accept(token, backend.piece(token))
+        if self.grammar is not None and self.run.work.request.logprobs is None:
+            allowed = self.grammar.forced()[: room - len(forced)]
+            for token in allowed:
+                self._take_forced(backend, token)
+            forced += allowed
+        if forced:
+            self._check_end(len(forced))
         return forced
 
     def take_piece(self) -> Piece | None:
@@ -112,7 +126,8 @@ class Answer:
     def _choose(self, backend: Backend, row: int, ahead: int) -> int:
         request, ends = self.run.work.request, backend.info.end_tokens
         before = backend.logits(row).copy() if request.logprobs is not None else None
-        if request.sampling.ignore_eos or self.n_sampled < request.sampling.min_tokens:
+        unfinished = self.grammar is not None and self.grammar.awaited
+        if unfinished or request.sampling.ignore_eos or self.n_sampled < request.sampling.min_tokens:
             backend.logits(row)[list(ends)] = float("-inf")
         if self.grammar is not None and self.grammar.binds:
             self.grammar.mask(backend.logits(row))
@@ -130,9 +145,19 @@ class Answer:
         self._check_end(ahead + 1)
         return token
 
+    def _take_forced(self, backend: Backend, token: int) -> None:
+        self.sampler.accept(token)
+        self._add_text(backend, token)
+        if self.run.work.request.logprobs is not None:
+            # there was nothing to choose from
+            self._logprobs.append(TokenLogprob(token=backend.piece(token), logprob=0.0))
+
     def _add_text(self, backend: Backend, token: int) -> None:
+        piece = backend.piece(token)
         self._unshown_tokens += 1
-        self._shown.append(self.text.push(backend.piece(token)))
+        self._shown.append(self.text.push(piece))
+        if self.thinking is not None:
+            self.thinking.saw(piece)
 
     def _check_end(self, ahead: int) -> None:
         """Whether the tokens up to now, `ahead` of which the sequence lacks, end the answer."""

@@ -45,7 +45,7 @@ class Grammars:
             if matcher is None:
                 matcher = llguidance.LLMatcher(self._ensure_tokenizer(), _grammar(constraint), log_level=0)
                 if matcher.is_error():
-                    raise _refusal(constraint, matcher.get_error())
+                    raise self._refusal(constraint, matcher.get_error())
                 self._compiled[key] = matcher
                 while len(self._compiled) > CACHED_GRAMMARS:
                     self._compiled.popitem(last=False)
@@ -55,7 +55,16 @@ class Grammars:
     def open(self, constraint: Constraint) -> Grammar:
         """A constraint for one answer. Raises BadInput."""
         trigger = constraint.trigger.encode() if constraint.trigger else b""
-        return Grammar(self.compile(constraint), self._tokenizer, self.n_vocab, trigger)
+        return Grammar(self.compile(constraint), self._tokenizer, self.n_vocab, trigger, required=constraint.required)
+
+    def _refusal(self, constraint: Constraint, message: str) -> BadInput:
+        """What is wrong and where; of a grammar that holds schemas, the schema at fault is looked for."""
+        for param, schema in constraint.schemas:
+            part = Constraint(kind="json_schema", source=schema, param=param)
+            matcher = llguidance.LLMatcher(self._ensure_tokenizer(), _grammar(part), log_level=0)
+            if matcher.is_error():
+                return _refusal(part, matcher.get_error())
+        return _refusal(constraint, message)
 
     def _ensure_tokenizer(self) -> Any:
         with self._lock:
@@ -72,6 +81,8 @@ class Grammar:
     _tokenizer: Any
     _n_vocab: int
     _trigger: bytes = b""
+    required: bool = False
+    _begun: bool = False
     _matcher: Any = None
     _seen: bytes = b""
     """The end of the free text, in which the trigger is looked for."""
@@ -88,9 +99,19 @@ class Grammar:
         return self._matcher is not None
 
     @property
+    def awaited(self) -> bool:
+        """Whether the answer must not end yet, because the constraint's trigger has to come first."""
+        return self.required and bool(self._trigger) and not self._begun
+
+    @property
     def over(self) -> bool:
         """Whether the answer is complete and nothing may follow."""
-        return self._matcher is not None and not self._trigger and self._matcher.is_stopped()
+        return self._matcher is not None and not self._is_passage and self._matcher.is_stopped()
+
+    @property
+    def _is_passage(self) -> bool:
+        """Whether free text may follow: the constraint is about a part of the answer that may not even come."""
+        return bool(self._trigger) and not self.required
 
     def mask(self, logits: NDArray[np.float32]) -> None:
         """Forbid what cannot come next."""
@@ -109,7 +130,7 @@ class Grammar:
             return
         self._matcher.consume_token(token)
         self._check()
-        if self._trigger and self._matcher.is_stopped():
+        if self._is_passage and self._matcher.is_stopped():
             self._matcher = None
 
     def forced(self) -> list[int]:
@@ -120,7 +141,7 @@ class Grammar:
         if tokens:
             self._matcher.consume_tokens(tokens)
             self._check()
-            if self._trigger and self._matcher.is_stopped():
+            if self._is_passage and self._matcher.is_stopped():
                 self._matcher = None
         return tokens
 
@@ -135,7 +156,7 @@ class Grammar:
         rest = text[at + len(self._trigger) :]
         if rest and not matcher.consume_tokens(self._tokenizer.tokenize_bytes(rest)):
             return  # the token that ended the trigger already says something else: it is not what was meant
-        self._matcher = matcher
+        self._matcher, self._begun = matcher, True
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -187,11 +208,14 @@ def _json_options(constraint: Constraint) -> JsonCompileOptions:
 def _refusal(constraint: Constraint, message: str) -> BadInput:
     first = message.strip().splitlines()[0] if message.strip() else "it is not valid"
     if constraint.kind not in ("json_object", "json_schema"):
-        return BadInput(f"the {constraint.kind} grammar cannot be used: {first}", param="grammar", detail=message[:500])
+        return BadInput(
+            f"the {constraint.kind} grammar cannot be used: {first}",
+            param=constraint.param or "grammar",
+            detail=message[:500],
+        )
     path = next(_places(constraint.source, first, "$"), "$")
-    return BadInput(
-        f"the schema cannot be enforced at `{path}`: {first}", param="response_format.json_schema.schema", path=path
-    )
+    param = constraint.param or "response_format.json_schema.schema"
+    return BadInput(f"the schema cannot be enforced at `{path}`: {first}", param=param + path[1:], path=path)
 
 
 def _places(schema: Any, message: str, path: str) -> Iterator[str]:

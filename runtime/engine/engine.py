@@ -20,6 +20,7 @@ from .scheduler import Copy, Limits, Remove, Scheduler, Share
 from .sequence import Sequence
 from .speculation import Speculator
 from .text import TextStream
+from .thinking import Thinking
 
 if TYPE_CHECKING:
     from .constraint import Grammars
@@ -213,7 +214,9 @@ class Engine:
             share=request.cache_prompt and not self._strict,
         )
         sampler = self.backend.open_sampler(request.sampling, seed, prompt)
-        return Answer(run=run, sequence=sequence, sampler=sampler, text=TextStream(run.work.stop), grammar=grammar)
+        thinking = Thinking(run.work.thinking) if run.work.thinking is not None else None
+        text = TextStream(run.work.stop)
+        return Answer(run=run, sequence=sequence, sampler=sampler, text=text, grammar=grammar, thinking=thinking)
 
     def _grammars_here(self) -> Grammars:
         with self._grammars_lock:
