@@ -17,8 +17,8 @@ from typing import Any, Literal
 from attrs import frozen
 
 from ...errors import BadInput
-from .calls import FORMATS, ToolFormat
 from .provenance import OTHER, Traced, joined
+from .tool_formats import FORMATS, ToolFormat
 
 PART_JOINER = "\n"
 

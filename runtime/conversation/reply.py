@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import asdict, define, field, frozen
 
-from .calls import FORMATS, CallArguments, CallParser, CallStart, Event, ToolFormat, fresh_id
+from .calls import CallArguments, CallParser, CallStart, Event, fresh_id
 from .reasoning import ReasoningSplitter
+from .tool_formats import FORMATS, ToolFormat
 from .tools import read_tool_choice
 
 if TYPE_CHECKING:

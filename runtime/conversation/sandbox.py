@@ -26,70 +26,23 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 
-from .provenance import OTHER, Traced, embedded, formatted, holds_traced, joined, mark_in, plain, printf, spoken, traced
-
-MAX_SOURCE = 1 << 20
-"""Characters a template may have."""
-
-MAX_TEXT = 1 << 24
-"""Characters any text a template makes may have."""
-
-MAX_ITEMS = 100_000
-"""Items of a list, steps of a `range` and nodes of a value that is compared or printed."""
-
-MAX_NUMBER = 1_000_000
-"""The largest number a method or a filter takes as a size."""
-
-
-class TemplateLimit(Exception):
-    """The template ran too long or made something too large."""
-
-
-class TemplateRaised(Exception):
-    """The template called `raise_exception`; the text is its own."""
-
-
-@define
-class Budget:
-    """What one render may still use."""
-
-    deadline: float
-    ticks: int = 0
-    printed: set[int] = field(factory=set)
-    """The marks of lists and dicts that went into the prompt in Python's notation."""
-
-    def tick(self, weight: int = 1) -> None:
-        """Count a step; every thousandth looks at the clock."""
-        before, self.ticks = self.ticks, self.ticks + weight
-        if before // 1000 != self.ticks // 1000 and time.monotonic() > self.deadline:
-            raise TemplateLimit("the chat template takes too long")
-
-
-def grown(length: int, limit: int = MAX_TEXT) -> None:
-    """Refuse a text or list of this length."""
-    if length > limit:
-        raise TemplateLimit("the chat template makes a value that is too large")
-
-
-def weigh(*values: Any) -> None:
-    """Refuse values with too many parts; shared parts count each time they are reached."""
-    waiting, seen = list(values), 0
-    while waiting:
-        value = waiting.pop()
-        seen += 1
-        if seen > MAX_ITEMS:
-            raise TemplateLimit("the chat template handles a value with too many parts")
-        if isinstance(value, dict):
-            waiting.extend(value.keys())
-            waiting.extend(value.values())
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            waiting.extend(value)
-
-
-def _check_numbers(values: Iterable[Any]) -> None:
-    for value in values:
-        if isinstance(value, int) and abs(value) > MAX_NUMBER:
-            raise TemplateLimit("the chat template asks for a size that is too large")
+from .filters import COMPARING_TESTS, FILTERS, guarded, weighed
+from .limits import (
+    MAX_ITEMS,
+    MAX_SOURCE,
+    Budget,
+    TemplateLimit,
+    TemplateRaised,
+    check_numbers,
+    check_replace,
+    grown,
+    modulo,
+    plus,
+    power,
+    times,
+    weigh,
+)
+from .provenance import Traced, formatted, holds_traced, joined, mark_in, spoken, traced
 
 
 class _Generation(Extension):
@@ -131,33 +84,6 @@ class _Formatter(SandboxedFormatter):
     """Looks up the fields of `str.format` as the sandbox allows."""
 
 
-def _plus(left: Any, right: Any) -> Any:
-    if isinstance(left, str) and isinstance(right, str):
-        grown(len(left) + len(right))
-    elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        grown(len(left) + len(right), MAX_ITEMS)
-    return left + right
-
-
-def _times(left: Any, right: Any) -> Any:
-    for sequence, count in ((left, right), (right, left)):
-        if isinstance(sequence, (str, list, tuple)) and isinstance(count, int):
-            grown(len(sequence) * max(count, 0), MAX_TEXT if isinstance(sequence, str) else MAX_ITEMS)
-    if isinstance(left, int) and isinstance(right, int):
-        grown(left.bit_length() + right.bit_length(), MAX_ITEMS)
-    return left * right
-
-
-def _power(left: Any, right: Any) -> Any:
-    if isinstance(left, int) and isinstance(right, int):
-        grown(left.bit_length() * abs(right), MAX_ITEMS)
-    return left**right
-
-
-def _modulo(left: Any, right: Any) -> Any:
-    return printf(left, right) if isinstance(left, str) else left % right
-
-
 class ChatEnvironment(ImmutableSandboxedEnvironment):
     """The environment of one chat template."""
 
@@ -175,15 +101,15 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self._now = now
         self._thread = threading.local()
         self.concat = self.concatenated  # type: ignore[method-assign]
-        self.binop_table.update({"+": _plus, "*": _times, "**": _power, "%": _modulo})
+        self.binop_table.update({"+": plus, "*": times, "**": power, "%": modulo})
         self.globals.pop("lipsum", None)
         self.globals.update(raise_exception=_raise_exception, strftime_now=self._strftime_now, range=_range)
         for name, filter_ in list(self.filters.items()):
-            self.filters[name] = _guarded(name, filter_)
+            self.filters[name] = guarded(name, filter_)
         for name, test in list(self.tests.items()):
-            if name in _COMPARING_TESTS:
-                self.tests[name] = _weighed(cast("Callable[..., Any]", test))
-        self.filters.update(_FILTERS, tojson=self._tojson, string=self.printed)
+            if name in COMPARING_TESTS:
+                self.tests[name] = weighed(cast("Callable[..., Any]", test))
+        self.filters.update(FILTERS, tojson=self._tojson, string=self.printed)
 
     @property
     def budget(self) -> Budget:
@@ -228,10 +154,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         __self.budget.tick()
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
-            _check_numbers(args)
-            _check_numbers(kwargs.values())
+            check_numbers(args)
+            check_numbers(kwargs.values())
             if __obj.__name__ == "replace" and len(args) >= 2:
-                _check_replace(owner, *args[:2])
+                check_replace(owner, *args[:2])
             if isinstance(__obj, BuiltinMethodType) and __obj.__name__ in _TEXT_METHODS and holds_traced([*args]):
                 __obj = getattr(traced(owner), __obj.__name__)
             if __obj.__name__ == "join":
@@ -290,7 +216,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         sort_keys: bool = False,
     ) -> str:
         weigh(value)
-        _check_numbers((indent,))
+        check_numbers((indent,))
         text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         grown(len(text))
         return Traced(text, mark_in(value)) if holds_traced(value) else text
@@ -316,166 +242,10 @@ def _range(*args: int) -> range:
     return steps
 
 
-def _check_replace(text: str, old: Any, new: Any) -> None:
-    if isinstance(old, str) and isinstance(new, str):
-        times = text.count(old) if old else len(text) + 1
-        grown(len(text) + times * len(new))
-
-
 _TEXT_METHODS = frozenset(
     {"join", "replace", "center", "ljust", "rjust", "__add__", "__mod__", "removeprefix", "removesuffix", "translate"}
 )
 _UNMARKED = frozenset({"encode", "marks", "cut"})
-_COMPARING_TESTS = frozenset(
-    {
-        "eq",
-        "equalto",
-        "==",
-        "ne",
-        "!=",
-        "lt",
-        "lessthan",
-        "<",
-        "le",
-        "<=",
-        "gt",
-        "greaterthan",
-        ">",
-        "ge",
-        ">=",
-        "in",
-        "sameas",
-    }
-)
-_SHALLOW_FILTERS = frozenset(
-    {
-        "length",
-        "count",
-        "first",
-        "last",
-        "list",
-        "items",
-        "reverse",
-        "map",
-        "select",
-        "reject",
-        "selectattr",
-        "rejectattr",
-        "attr",
-        "default",
-        "d",
-        "batch",
-        "slice",
-        "trim",
-        "upper",
-        "lower",
-        "capitalize",
-        "abs",
-        "int",
-        "float",
-        "round",
-        "safe",
-        "random",
-    }
-)
-_SIZING_FILTERS = frozenset({"center", "truncate", "wordwrap", "batch", "slice", "round", "filesizeformat"})
-
-
-def _guarded(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter with its sizes checked, and with the request's marks on text it makes from the request's."""
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        if name in _SIZING_FILTERS:
-            _check_numbers([*args[1:], *kwargs.values()])
-        if name not in _SHALLOW_FILTERS:
-            weigh(*[arg for arg in args if not isinstance(arg, (jinja2.Environment, Context, nodes.EvalContext))])
-        result = filter_(*args, **kwargs)
-        if isinstance(result, str) and not isinstance(result, Traced):
-            grown(len(result))
-            for arg in args:
-                if isinstance(arg, Traced):
-                    return embedded(plain(result), arg)
-            return Traced(plain(result)) if holds_traced([*args, *kwargs.values()]) else plain(result)
-        return result
-
-    # jinja2 passes the context to filters that carry its mark
-    guarded.__dict__.update(getattr(filter_, "__dict__", {}))
-    return guarded
-
-
-def _weighed(test: Callable[..., Any]) -> Callable[..., Any]:
-    def weighed(*args: Any) -> Any:
-        weigh(*[arg for arg in args if not isinstance(arg, str)])
-        return test(*args)
-
-    return weighed
-
-
-def _text(value: Any) -> str:
-    weigh(value)
-    return spoken(value)
-
-
-@jinja2.pass_environment
-def _join(environment: ChatEnvironment, value: Any, d: str = "", attribute: Any = None) -> str:
-    if attribute is not None:
-        value = environment.call_filter("map", value, kwargs={"attribute": attribute})
-    items = [_text(item) for item in value]
-    grown(sum(len(item) + len(d) for item in items))
-    return joined(_text(d), items)
-
-
-def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
-    text, old, new = _text(value), _text(old), _text(new)
-    _check_replace(text, old, new)
-    times = -1 if count is None else count
-    kept = isinstance(text, Traced) or isinstance(new, Traced)
-    return traced(text).replace(old, new, times) if kept else text.replace(old, new, times)
-
-
-def _indent(value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-    _check_numbers((width,))
-    pad = width if isinstance(width, str) else " " * width
-    text = _text(value)
-    lines = (text + "\n").splitlines()
-    grown(len(text) + len(lines) * len(pad))
-    rest = [pad + line if line or blank else line for line in lines[1:]]
-    return joined("\n", [pad + lines[0] if first else lines[0], *rest])
-
-
-def _title(value: Any) -> str:
-    text = _text(value)
-    out = "".join(part[:1].upper() + part[1:].lower() for part in re.split(r"([-\s({\[<]+)", plain(text)) if part)
-    if not isinstance(text, Traced):
-        return out
-    return Traced(out, text.marks if len(out) == len(text) else OTHER)
-
-
-def _percent(value: Any, *args: Any, **kwargs: Any) -> str:
-    if args and kwargs:
-        raise TypeError("can't handle positional and keyword arguments at the same time")
-    return printf(_text(value), kwargs or args)
-
-
-def _escape(value: Any) -> str:
-    parts = {"&": "&amp;", ">": "&gt;", "<": "&lt;", "'": "&#39;", '"': "&#34;"}
-    text = _text(value)
-    for character, entity in parts.items():
-        text = _replace(text, character, entity)
-    return text
-
-
-_FILTERS: dict[str, Callable[..., Any]] = {
-    "join": _join,
-    "replace": _replace,
-    "indent": _indent,
-    "title": _title,
-    "format": _percent,
-    "safe": _text,
-    "escape": _escape,
-    "e": _escape,
-    "forceescape": _escape,
-}
 
 
 @define

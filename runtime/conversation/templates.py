@@ -18,8 +18,8 @@ import jinja2
 from attrs import define, evolve, field, frozen
 
 from ...errors import BadInput
-from .calls import FORMATS
 from .families import Family, catalogue, family_of_metadata, family_of_names, family_of_template, generic
+from .limits import TemplateLimit, TemplateRaised
 from .messages import (
     BOS,
     CALLS,
@@ -33,7 +33,8 @@ from .messages import (
     spoken_in,
 )
 from .provenance import OTHER, OWN, Traced, joined, plain, traced
-from .sandbox import ChatEnvironment, Program, TemplateLimit, TemplateRaised
+from .sandbox import ChatEnvironment, Program
+from .tool_formats import FORMATS
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from localllm.runtime.conversation.calls import FORMATS
 from localllm.runtime.conversation.reasoning import ReasoningSplitter
 from localllm.runtime.conversation.reply import ReplyFormat, ReplyParser
+from localllm.runtime.conversation.tool_formats import FORMATS
 
 FUNCTIONS: dict[str, dict[str, Any]] = {
     "f": {"type": "object", "properties": {"a": {"type": "integer"}}},

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from localllm.runtime.conversation.calls import FORMATS
 from localllm.runtime.conversation.families import catalogue, family_of_names, family_of_template, generic
 from localllm.runtime.conversation.templates import ChatTemplate
+from localllm.runtime.conversation.tool_formats import FORMATS
 
 FAMILIES = [family.name for family in catalogue().families]
 TURNS = [

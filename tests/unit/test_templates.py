@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from localllm.errors import BadInput
-from localllm.runtime.conversation.sandbox import Program, TemplateLimit
+from localllm.runtime.conversation.limits import TemplateLimit
+from localllm.runtime.conversation.sandbox import Program
 from localllm.runtime.conversation.templates import ChatTemplate, Segment
 
 CHATML = (

@@ -6,7 +6,6 @@ from typing import Any
 import llguidance
 import pytest
 from localllm.errors import BadInput, Unsupported
-from localllm.runtime.conversation.calls import FORMATS
 from localllm.runtime.conversation.constraints import (
     call_grammar,
     constraint_for,
@@ -16,6 +15,7 @@ from localllm.runtime.conversation.constraints import (
 from localllm.runtime.conversation.messages import calls_as_text
 from localllm.runtime.conversation.reply import ReplyFormat, ReplyParser
 from localllm.runtime.conversation.templates import ChatTemplate
+from localllm.runtime.conversation.tool_formats import FORMATS
 from localllm.runtime.conversation.tools import read_tool_choice, read_tools
 from localllm.runtime.conversation.turn import open_turn
 from localllm.runtime.types import Constraint, GenerateRequest
