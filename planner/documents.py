@@ -103,6 +103,7 @@ def _report() -> Schema:
             "summary": {"type": "string", "minLength": 1},
             "effects": {"type": "array", "items": {"enum": list(get_args(Effect))}, "uniqueItems": True},
             "where": {"enum": list(get_args(Where))},
+            "depth": {"enum": ["offline", "server"]},
             "resolved": ANY_OBJECT,
             "provenance": {"type": "object", "additionalProperties": origin},
             "preconditions": {

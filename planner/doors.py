@@ -125,8 +125,8 @@ def _literal(value: Any, indent: int) -> str:
 
 def _bare(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages without what they leave at its default."""
-    nothing = (("tool_calls", []),)
-    return [
-        {key: value for key, value in message.items() if value is not None and (key, value) not in nothing}
-        for message in messages
-    ]
+    return [{key: value for key, value in message.items() if not _says_nothing(key, value)} for message in messages]
+
+
+def _says_nothing(key: str, value: Any) -> bool:
+    return value is None or (key == "tool_calls" and not value)

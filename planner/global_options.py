@@ -20,6 +20,8 @@ class GlobalOptions:
 
     output: Literal["text", "json"] | None = option(None, help="How results are printed")
     dry_run: bool = option(False, help="Show what would happen as a report, and change nothing")
+    ask_server: bool = option(False, help="Let a dry run ask the running server for what only it knows")
+    out: str | None = option(None, help="Also save the report of a dry run to this file, for `localllm apply`")
     detailed_exitcode: bool = option(False, help="End a dry run with exit code 10 if it would change something")
     server: str | None = option(None, help="URL of the server to talk to")
     models_dir: str | None = option(None, help="Folder of the GGUF files")

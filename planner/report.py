@@ -50,6 +50,7 @@ def build_report(plan: CommandPlan, facts: Facts, settings: ResolvedSettings) ->
         "summary": summarize(plan, settings),
         "effects": list(plan.effects if facts.effects is None else facts.effects),
         "where": plan.where if facts.where is None else facts.where,
+        "depth": "offline",
         "resolved": facts.resolved,
         "provenance": {**_plan_origins(plan, dumped), **settings.provenance(), **facts.provenance},
         "preconditions": [dict(item) for item in facts.preconditions],

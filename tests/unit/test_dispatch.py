@@ -30,6 +30,8 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "config.unset": {"key": "port"},
     "plan.undo": {"entry": "last"},
     "chat": {"messages": [{"role": "user", "content": "hello"}], "model": "m"},
+    "complete": {"prompts": ["hello"], "model": "m"},
+    "explain": {"target": ["status"]},
 }
 HEAVY = ("litestar", "uvicorn", "llama_cpp", "httpx", "jinja2", "rich", "asyncio", "tomlkit", "numpy")
 
@@ -40,14 +42,15 @@ def plan_of(command: str, tmp_path: Path) -> dict[str, Any]:
         saved = tmp_path / "plan.json"
         saved.write_text(json.dumps({"command": "version"}))
         return {"command": command, "file": str(saved)}
-    if command in ("replay", "plan.lock"):
+    if command in ("replay", "plan.lock", "plan.validate", "plan.diff", "plan.id"):
         file = tmp_path / "one.plan.json"
         file.write_text(json.dumps({"format_version": "1.0", "steps": [{"plan": {"command": "version"}}]}))
-        return (
-            {"command": command, "files": [str(file)]}
-            if command == "replay"
-            else {"command": command, "file": str(file)}
-        )
+        operands: dict[str, dict[str, Any]] = {
+            "replay": {"files": [str(file)]},
+            "plan.validate": {"files": [str(file)]},
+            "plan.diff": {"a": str(file), "b": str(file)},
+        }
+        return {"command": command, **operands.get(command, {"file": str(file)})}
     if command == "plan.undo":
         for folder in (tmp_path, tmp_path / "state"):
             write_entry(folder)

@@ -24,6 +24,7 @@ def test_it_has_every_part_in_reading_order_and_keeps_its_schema():
         "summary",
         "effects",
         "where",
+        "depth",
         "resolved",
         "provenance",
         "preconditions",
