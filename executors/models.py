@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadInput, LocalLLMError, ModelNotFound
+from ..errors import LocalLLMError, ModelNotFound
 from ..planner.report import Facts
 from .events import Progress, Result
 from .loading import (
@@ -132,7 +132,6 @@ async def load(plan: ModelsLoad, ctx: Context) -> Events:
 
 def preview_unload(plan: ModelsUnload, ctx: Context) -> Facts:
     """What would go; only the server knows whether it is there."""
-    _check_unload(plan)
     if not ctx.on_server:
         return Facts(effects=("delete",), unknown=("which models the server has loaded",))
     before = [model.model_id for model in ctx.runtime.loaded()]
@@ -151,7 +150,6 @@ def preview_unload(plan: ModelsUnload, ctx: Context) -> Facts:
 @previewed(preview_unload)
 async def unload(plan: ModelsUnload, ctx: Context) -> Events:
     """Unload one model or all; without `force` a model with running requests is refused."""
-    _check_unload(plan)
     gone = _to_unload(plan, ctx)
     for model_id in gone:
         yield Progress(stage="unloading", message=model_id)
@@ -258,11 +256,6 @@ def _named_facts(name: str, ctx: Context) -> Facts:
     preconditions = file_preconditions(target.entry, ctx.models_dir)
     resolved["header_hash"] = preconditions[0]["header_hash"]
     return Facts(resolved=resolved, preconditions=preconditions)
-
-
-def _check_unload(plan: ModelsUnload) -> None:
-    if plan.all == (plan.model is not None):
-        raise BadInput("name one model, or say `--all`", param="model")
 
 
 def _to_unload(plan: ModelsUnload, ctx: Context) -> list[str]:

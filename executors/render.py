@@ -209,7 +209,9 @@ def document(data: Any) -> str:
 
 
 def _problem_line(problem: dict[str, Any]) -> str:
-    """`PATH: message`, or `FILE:LINE:COLUMN: message` where the fault stands in a file."""
+    """`PATH: message`, or `FILE:LINE:COLUMN: message` where the fault stands in a file; of a whole plan the message."""
+    if problem.get("path") == "$" and "file" not in problem:
+        return str(problem.get("message", ""))
     if "file" in problem:
         return f"{problem['file']}:{problem.get('line')}:{problem.get('column')}: {problem.get('message')}"
     return f"{problem.get('path', '$')}: {problem.get('message', '')}"

@@ -44,7 +44,7 @@ def load_plan(raw: Mapping[str, Any]) -> CommandPlan:
         plan: CommandPlan = _converter().structure(document, plan_class(command))
     except ValueError as error:
         # A rule that a schema cannot say, kept by a validator of the class.
-        raise _invalid([Problem("$", str(error))]) from error
+        raise InvalidPlan(str(error), problems=[{"path": "$", "message": str(error)}]) from error
     return plan
 
 

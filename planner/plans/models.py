@@ -103,6 +103,10 @@ class ModelsUnload:
     all: bool = option(False, help="Unload every model")
     force: bool = option(False, help="Also under running requests, which then end with an error")
 
+    def __attrs_post_init__(self) -> None:
+        if self.all == (self.model is not None):
+            raise ValueError("name one model, or say `--all`")
+
 
 @frozen(kw_only=True)
 class ModelsPull:

@@ -51,6 +51,8 @@ WRONG: list[tuple[tuple[str, ...], int]] = [
     (("models", "load"), 2),
     (("models", "load", "m", "--n-ctx", "many"), 2),
     (("models", "load", "m", "--n-ctx", "1"), 2),
+    (("models", "unload"), 2),
+    (("models", "unload", "m", "--all"), 2),
     (("status", "--nope"), 2),
     (("config", "get", "nope"), 3),
     (("config", "set", "n_slot", "4"), 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -20,11 +21,16 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 FIELDS_AT_ONCE = 8
 """Optional fields of one example: a plan with dozens of them takes hypothesis too long to draw."""
 PLAIN = FieldSpec(help="")
+RULES: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "models.unload": lambda raw: raw.get("all", False) == (raw.get("model") is None)
+}
+"""What plan classes ask beyond their schemas."""
 
 
 def raw_plans_of(command: str) -> st.SearchStrategy[dict[str, Any]]:
     """Raw plans of one command: every field with a default may be missing."""
-    return objects_of(plan_class(command)).map(lambda fields: {"command": command, **fields})
+    plans = objects_of(plan_class(command)).map(lambda fields: {"command": command, **fields})
+    return plans.filter(RULES[command]) if command in RULES else plans
 
 
 def objects_of(cls: type[Any]) -> st.SearchStrategy[dict[str, Any]]:

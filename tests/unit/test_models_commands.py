@@ -180,7 +180,7 @@ def test_unload_of_what_is_not_loaded_lists_what_is(make_context: MakeContext) -
 
 @pytest.mark.parametrize("raw", [{}, {"model": "a", "all": True}])
 def test_unload_wants_one_name_or_all(make_context: MakeContext, raw: dict[str, Any]) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(BadInput, match="name one model, or say `--all`"):
         run(on_server(make_context), lambda ctx: data_of({"command": "models.unload", **raw}, ctx))
 
 
