@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import BadInput, NotFound, PayloadTooLarge
 from .nodes import Node, Place
+from .recordings import whole_part
 
 LARGEST_FILE_BYTES = 16 * 1024 * 1024
 LARGEST_DOCUMENT_NODES = 2_000_000
@@ -58,7 +59,7 @@ def read_text(file: str) -> str:
     if len(content) > LARGEST_FILE_BYTES:
         raise PayloadTooLarge(f"`{file}` is larger than 16 MB, which no plan file is")
     try:
-        return content.decode("utf-8-sig")
+        return whole_part(content).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise BadInput(f"{file}:{line}: is not UTF-8") from None
