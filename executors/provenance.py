@@ -54,7 +54,15 @@ def _row(name: str, value: Any, parameters: LoadParameters, plan: ModelsLoad, ct
 
 
 def _memory(parameters: LoadParameters) -> dict[str, Any]:
-    """The estimate by device. What is free at this moment is left out: equal plans give equal reports."""
+    """The estimate by device, whether it fits, and what would where it does not.
+
+    The bytes that are free at this moment are left out: equal plans give equal reports.
+    """
     parts = ("name", "type", "layers", "weights_bytes", "kv_bytes", "compute_bytes", "output_bytes")
     devices = [{part: getattr(device, part) for part in parts} for device in parameters.estimate.devices]
-    return {"needed_bytes": parameters.estimate.needed_bytes, "devices": devices}
+    return {
+        "needed_bytes": parameters.estimate.needed_bytes,
+        "devices": devices,
+        "fits": parameters.fits,
+        "alternatives": [each.as_dict() for each in parameters.alternatives],
+    }

@@ -469,7 +469,12 @@ def _estimated(parameters: LoadParameters, log: NativeLog) -> dict[str, Any]:
         for device in parameters.estimate.devices
     )
     error = round(estimated / measured - 1, 4) if measured else 0.0
-    return {"estimate": parameters.estimate.as_dict(), "measured_bytes": measured, "estimate_error": error}
+    return {
+        "estimate": parameters.estimate.as_dict(),
+        "alternatives": [each.as_dict() for each in parameters.alternatives],
+        "measured_bytes": measured,
+        "estimate_error": error,
+    }
 
 
 def _offloaded(log: NativeLog) -> int:

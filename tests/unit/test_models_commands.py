@@ -120,6 +120,19 @@ def test_a_dry_run_tells_where_a_parameter_comes_from(make_context: MakeContext,
     assert given["provenance"]["n_ctx"] == {"value": 256, "origin": "plan", "fate": "applied"}
 
 
+def test_a_dry_run_of_a_load_says_whether_it_fits_and_what_would(make_context: MakeContext, folder: Path) -> None:
+    def memory(**asked: Any) -> dict[str, Any]:
+        report = preview(load_plan({"command": "models.load", "model": "smollm2-135m", **asked}), make_context())
+        found: dict[str, Any] = report["resolved"]["memory"]
+        return found
+
+    small, huge = memory(n_ctx=256, n_slots=1), memory(n_ctx=2**31 - 1)
+
+    assert (small["fits"], small["alternatives"]) == (True, [])
+    assert not huge["fits"]
+    assert huge["alternatives"][0]["changes"]["n_ctx"] < 2**31 - 1
+
+
 @pytest.mark.parametrize("name", ["nope", "broken"])
 def test_a_dry_run_of_a_load_that_would_fail_warns(make_context: MakeContext, folder: Path, name: str) -> None:
     report = preview(load_plan({"command": "models.load", "model": name}), make_context())
