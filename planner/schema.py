@@ -26,10 +26,17 @@ def generate() -> dict[str, Schema]:
     """Every published schema by its name."""
     from .documents import documents
     from .files.schema import plan_file_schema
+    from .result_schema import result_schemas
 
     plans = {command: plan_schema(command) for command in COMMANDS}
     named = {f"plan.{command}": schema for command, schema in plans.items()}
-    return {**named, "command-plan": union_schema(plans), "plan-file": plan_file_schema(plans), **documents()}
+    return {
+        **named,
+        "command-plan": union_schema(plans),
+        "plan-file": plan_file_schema(plans),
+        **documents(),
+        **result_schemas(),
+    }
 
 
 def head(name: str, title: str, description: str) -> Schema:
@@ -126,7 +133,7 @@ def type_schema(annotation: Any, spec: FieldSpec, definitions: dict[str, Schema]
         return {"enum": list(get_args(annotation))}
     if origin is tuple:
         bounds = _present(minItems=spec.min_length, maxItems=spec.max_length)
-        item = FieldSpec(help="", min_length=spec.item_min_length)
+        item = FieldSpec(help="", min_length=spec.item_min_length, ge=spec.item_ge)
         return {"type": "array", "items": type_schema(get_args(annotation)[0], item, definitions), **bounds}
     if origin is dict:
         item = FieldSpec(help="")
