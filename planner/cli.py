@@ -222,6 +222,8 @@ def _kind_of(annotation: Any) -> str:
 def _from_json(name: str, text: str, annotation: Any) -> Any:
     if text in _words_of(annotation):
         return text
+    if annotation == tuple[float, ...] and not text.lstrip().startswith("["):
+        text = f"[{text}]"  # `3,1` is how other programs take numbers
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -40,6 +40,8 @@ class FieldSpec:
     max_length: int | None = None
     item_min_length: int | None = None
     """The least length of each text in a list."""
+    item_ge: float | None = None
+    """The least value of each number in a list."""
     pattern: str | None = None
     choices: tuple[Any, ...] | None = None
     cli: bool = True
@@ -81,6 +83,11 @@ def default_of(attribute: attrs.Attribute[Any]) -> Any:
     """The default's value, made by its factory where it has one; `attrs.NOTHING` where there is none."""
     default: Any = attribute.default
     return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+
+
+def own_fields_first(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+    """The order in which people read a plan that shares fields: what it is about, then how it is done."""
+    return sorted(fields, key=lambda field: field.name not in cls.__annotations__)
 
 
 def first_line(cls: type[Any]) -> str:
@@ -130,6 +137,9 @@ def problem_with(spec: FieldSpec, value: Any) -> str | None:
         shortest = spec.item_min_length
         if shortest is not None and any(isinstance(item, str) and len(item) < shortest for item in value):
             return f"holds a text shorter than {shortest}"
+        least = spec.item_ge
+        if least is not None and not all(item >= least for item in value):
+            return f"holds a number below {least}"
     if isinstance(value, str) and spec.pattern is not None:
         import re
 

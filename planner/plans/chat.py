@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 from attrs import frozen
 
 from ..chat_request import Message
-from ..fields import Effect, Where, option
-from .generation import Generation, own_fields_first
+from ..fields import Effect, Where, option, own_fields_first
+from .generation import Generation
 
 TOOLS = "Tools"
 REASONING = "Reasoning and template"

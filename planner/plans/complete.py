@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from attrs import frozen
 
-from ..fields import Effect, Where, option
-from .generation import Generation, own_fields_first
+from ..fields import Effect, Where, option, own_fields_first
+from .generation import Generation
 
 
 @frozen(kw_only=True, field_transformer=own_fields_first)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import attrs
 from attrs import frozen
 
 from ..fields import option
@@ -116,8 +115,3 @@ class Generation:
     json_whitespace: bool = option(
         False, help="Let the model put white space between JSON's tokens as it likes", group=FORM
     )
-
-
-def own_fields_first(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """The order in which people read a plan: what it is about, then how it is answered."""
-    return sorted(fields, key=lambda field: field.name not in cls.__annotations__)

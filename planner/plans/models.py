@@ -6,10 +6,8 @@ from typing import ClassVar, Literal
 
 from attrs import frozen
 
-from ..fields import Effect, Where, argument, option
-
-CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
-GpuLayers = int | Literal["auto", "all"]
+from ..fields import Effect, Where, argument, option, own_fields_first
+from .loading import Loading
 
 MODEL_NAME = "Name of a model: its id, an alias, or `local-model` for the default one"
 
@@ -53,8 +51,8 @@ class ModelsShow:
     )
 
 
-@frozen(kw_only=True)
-class ModelsLoad:
+@frozen(kw_only=True, field_transformer=own_fields_first)
+class ModelsLoad(Loading):
     """Load a model into the running server."""
 
     command: ClassVar[Literal["models.load"]] = "models.load"
@@ -63,30 +61,6 @@ class ModelsLoad:
     on_server: ClassVar[bool] = True
 
     model: str = argument(help=MODEL_NAME, min_length=1, example="smollm2-135m")
-    profile: str | None = option(None, help="Named set of load parameters, e.g. `turbo4b`; unset means `auto`")
-    n_ctx: int | None = option(
-        None,
-        help="Context length of one request in tokens; unset takes 8192 or the model's own if smaller",
-        ge=8,
-        le=2**31 - 1,
-    )
-    n_slots: int | None = option(None, help="How many requests run in one batch", ge=1, le=256)
-    n_batch: int | None = option(None, help="Tokens a decode call takes at most", ge=1, le=65536)
-    n_ubatch: int | None = option(None, help="Tokens computed at once within a decode call", ge=1, le=65536)
-    n_threads: int | None = option(
-        None, help="CPU threads for decoding; unset takes what the cgroup allows", ge=1, le=1024
-    )
-    n_threads_batch: int | None = option(None, help="CPU threads for prompts; unset takes `n_threads`", ge=1, le=1024)
-    gpu_layers: GpuLayers = option(
-        "auto", help="Layers to put on the GPU: a number, `auto` (as many as fit) or `all`", ge=0, le=9999
-    )
-    flash_attention: Literal["auto", "on", "off"] = option("auto", help="Flash attention")
-    cache_type_k: CacheType = option("f16", help="Type of the KV cache's keys")
-    cache_type_v: CacheType = option("f16", help="Type of the KV cache's values")
-    mmap: bool = option(True, help="Map the file instead of reading it")
-    mlock: bool = option(False, help="Keep the weights in physical memory")
-    chat_template: str | None = option(None, help="Jinja chat template that replaces the model's own")
-    pin: bool = option(False, help="Never evict this model")
     make_default: bool = option(False, help="Make it `local-model`")
 
 

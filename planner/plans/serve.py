@@ -6,14 +6,15 @@ from typing import Any, ClassVar, Literal
 
 from attrs import frozen
 
-from ..fields import Effect, Where, option
+from ..fields import Effect, Where, option, own_fields_first
+from .loading import Loading
 
 RESIDENCY = "Which models stay loaded"
 RECORDING = "Record and play back"
 
 
-@frozen(kw_only=True)
-class Serve:
+@frozen(kw_only=True, field_transformer=own_fields_first)
+class Serve(Loading):
     """Start the HTTP server in the foreground."""
 
     command: ClassVar[Literal["serve"]] = "serve"
@@ -28,10 +29,6 @@ class Serve:
         None, help="Port to listen on, 0 for a free one; unset takes the setting `port` (8484)", ge=0, le=65535
     )
     model: str | None = option(None, help="Model to load at the start and to offer as `local-model`", min_length=1)
-    profile: str | None = option(None, help="Named set of load parameters for that model")
-    n_ctx: int | None = option(None, help="Context length of one request in tokens", ge=8, le=2**31 - 1)
-    n_slots: int | None = option(None, help="How many requests run in one batch", ge=1, le=256)
-    n_threads: int | None = option(None, help="CPU threads for decoding", ge=1, le=1024)
     insecure: bool = option(False, help="Allow an address other than loopback without an API key")
     backend: Literal["llama", "echo"] = option(
         "llama", help="What computes the answers; `echo` needs no model and repeats the prompt"

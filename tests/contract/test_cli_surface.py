@@ -25,8 +25,8 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, str]]] = [
     (
         "models load tiny",
         "models.load",
-        {"model": "tiny", "n_ctx": None, "gpu_layers": "auto"},
-        {"model": "tiny", "n_ctx": "unset (default)", "gpu_layers": "auto (default)"},
+        {"model": "tiny", "n_ctx": None, "gpu_layers": None},
+        {"model": "tiny", "make_default": "no (default)"},
     ),
     (
         "models load tiny --profile turbo4b --n-ctx 4096 --gpu-layers 12 --no-mmap",

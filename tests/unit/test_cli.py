@@ -157,8 +157,8 @@ def test_a_help_page_says_what_an_option_takes():
     page = " ".join(help_page(["models", "load"]).split())
 
     assert "--n-ctx INT: Context length of one request in tokens" in page
-    assert "[choices: auto, on, off] [default: auto]" in page
-    assert "--mmap, --no-mmap: Map the file instead of reading it [default: True]" in page
+    assert "unset takes the profile's or `auto` [choices: auto, on, off]" in page
+    assert "--mmap, --no-mmap: Map the file instead of reading it; unset maps it" in page
     assert "Options of every command: --output" in page
 
 

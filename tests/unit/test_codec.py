@@ -48,14 +48,14 @@ def test_dumping_fills_in_every_default_and_names_the_command_first():
 
     assert list(dumped)[:2] == ["command", "model"]
     assert dumped["n_ctx"] is None
-    assert dumped["gpu_layers"] == "auto"
+    assert dumped["gpu_layers"] is None
     assert load_plan(dumped) == ModelsLoad("m")
 
 
 @pytest.mark.parametrize(
     "field, value, words",
     [
-        ("mmap", "false", "'false' is not of type 'boolean'"),
+        ("make_default", "false", "'false' is not of type 'boolean'"),
         ("n_ctx", 3.9, "3.9 is not of type 'integer', 'null'"),
         ("n_ctx", "3", "'3' is not of type 'integer', 'null'"),
         ("n_ctx", True, "True is not of type 'integer', 'null'"),
@@ -65,7 +65,7 @@ def test_dumping_fills_in_every_default_and_names_the_command_first():
         ("model", "\udcff", "holds an unpaired surrogate, which is no text"),
         ("gpu_layers", 10_000, "10000 is greater than the maximum of 9999"),
         ("gpu_layers", "some", "'some' is not one of ['auto', 'all']"),
-        ("gpu_layers", None, "None is not integer or one of `auto`, `all`"),
+        ("gpu_layers", [], "[] is not integer or one of `auto`, `all` or null"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_path(field, value, words):

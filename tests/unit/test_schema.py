@@ -79,7 +79,7 @@ def test_bounds_choices_defaults_and_unions_reach_the_schema():
     assert load["n_ctx"]["type"] == ["integer", "null"]
     assert (load["n_ctx"]["minimum"], load["n_ctx"]["maximum"], load["n_ctx"]["default"]) == (8, 2**31 - 1, None)
     assert load["gpu_layers"]["anyOf"][1] == {"enum": ["auto", "all"]}
-    assert load["flash_attention"]["enum"] == ["auto", "on", "off"]
+    assert load["flash_attention"]["enum"] == ["auto", "on", "off", None]
     assert chat["properties"]["messages"]["items"] == {"$ref": "#/$defs/Message"}
     assert chat["properties"]["repeat_penalty"]["exclusiveMinimum"] == 0
     assert chat["$defs"]["Message"]["additionalProperties"] is False
