@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -81,6 +80,8 @@ async def _merged(
     requests: list[GenerateRequest], ctx: Context, model_id: str
 ) -> AsyncGenerator[tuple[int, Output], None]:
     """The outputs of all requests as they come, each with its request's place; the first fault ends all."""
+    import asyncio  # a dry run does without it
+
     arrived: asyncio.Queue[tuple[int, Output | Exception | None]] = asyncio.Queue()
 
     async def take(at: int, request: GenerateRequest) -> None:
