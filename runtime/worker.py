@@ -226,6 +226,8 @@ class Worker:
         if request_id not in self._live:
             return  # it has had its last word
         if isinstance(output, LocalLLMError):
+            if output.__cause__ is not None and isinstance(output, InternalError):
+                self._writer.send(Log("error", "".join(traceback.format_exception(output.__cause__))))
             del self._live[request_id]
             self._pending.append((request_id, Failure((self._fault or output).as_dict())))
             return

@@ -10,7 +10,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BadInput, DecodeFailed, Interrupted, LocalLLMError, PromptTooLong, QueueFull, TimedOut
+from ...errors import (
+    BadInput,
+    DecodeFailed,
+    InternalError,
+    Interrupted,
+    LocalLLMError,
+    PromptTooLong,
+    QueueFull,
+    TimedOut,
+)
 from ..backend import Backend, Batch, Decoded
 from ..types import Done, Finished, FinishReason, SlotStatus, Started, Timings, Usage
 from .answer import Answer, Emit, Run, Work
@@ -80,7 +89,7 @@ class Engine:
         """Hand in a request; all that happens to it is told through `emit`, on the engine's thread."""
         if work.request.constraint is not None:
             # compiled on the caller's thread, so that no running answer waits for it
-            with suppress(LocalLLMError):  # told when it is opened
+            with suppress(Exception):  # told when it is opened
                 self._grammars_here().compile(work.request.constraint)
         self._inbox.append((work, emit, self._clock()))
 
@@ -157,7 +166,9 @@ class Engine:
                 else:
                     self._accept(work, emit, at)
             except LocalLLMError as error:
-                emit(error)
+                self._refuse(work, emit, error)
+            except Exception as fault:
+                self._refuse(work, emit, _bug(fault))
         for request_id in list(self._cancelled):
             self._cancelled.discard(request_id)
             if (run := self._runs.get(request_id)) is not None:
@@ -166,6 +177,14 @@ class Engine:
         for run in [run for run in self._runs.values() if run.deadline is not None and now >= run.deadline]:
             limit = run.work.request.timeout_s
             self._fail(run, TimedOut(f"the request took longer than its `timeout_s` of {limit:g}", timeout_s=limit))
+
+    def _refuse(self, work: Work, emit: Emit, error: LocalLLMError) -> None:
+        """End the request that failed on its way in, however far it got, and no other."""
+        run = self._runs.get(work.request.request_id)
+        if run is not None and run.work is work:
+            self._fail(run, error)
+        else:
+            emit(error)
 
     def _strict_lane(self) -> Engine:
         if self._lane is None:
@@ -185,7 +204,7 @@ class Engine:
         try:
             for index in range(request.n):
                 run.answers.append(self._answer(run, index, (seed + index) % 2**32, limit))
-        except LocalLLMError:
+        except Exception:
             for answer in run.answers:
                 answer.sampler.close()
             raise
@@ -350,6 +369,7 @@ class Engine:
             prompt_tokens=sequences[0].n_prompt,
             completion_tokens=sum(sequence.n_answer for sequence in sequences),
             cached_tokens=sequences[0].cached,
+            reasoning_tokens=sum(answer.thinking.tokens for answer in run.answers if answer.thinking is not None),
         )
         self.meter.prompt_tokens_total += usage.prompt_tokens
         self.meter.cached_tokens_total += usage.cached_tokens
@@ -388,3 +408,10 @@ class Engine:
             prompt_tokens=sequence.n_prompt,
             completion_tokens=sequence.n_answer,
         )
+
+
+def _bug(fault: Exception) -> InternalError:
+    """The error of a fault that nobody foresaw; its traceback is for the log."""
+    error = InternalError(f"the request could not be taken: {fault}", hint="`localllm logs` has the traceback")
+    error.__cause__ = fault
+    return error

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from fixtures.asking import chat, echo
-from localllm.errors import BadInput, DecodeFailed, Interrupted, ModelLoadFailed, PromptTooLong, QueueFull, TimedOut
+from localllm.errors import (
+    BadInput,
+    DecodeFailed,
+    InternalError,
+    Interrupted,
+    ModelLoadFailed,
+    PromptTooLong,
+    QueueFull,
+    TimedOut,
+)
 from localllm.runtime.types import Constraint, Piece, Sampling, Started
 
 HALF_EMOJI = [{"hex": "f09f"}, {"hex": "918d"}, " ok ", {"hex": "e29c85"}, {"hex": "85"}, "end", {"hex": "e29c"}]
@@ -73,6 +83,19 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers() -> None:
     assert isinstance(error, PromptTooLong)
     assert error.data["n_ctx"] == 16
     assert error.data["prompt_tokens"] >= 16
+
+
+@pytest.mark.parametrize("broken", [{"sampling": Sampling(seed="odd")}, {"max_tokens": "many"}], ids=str)
+def test_a_bug_on_a_requests_way_in_costs_that_request_alone(broken: dict[str, Any]) -> None:
+    asking = echo()
+    before, bad, after = asking.submit("one"), asking.submit("two", **broken), asking.submit("three")
+    asking.run()
+
+    bad.check_order()
+    assert isinstance(bad.error, InternalError)
+    assert bad.error.__cause__ is not None
+    assert (before.text, after.text) == ("one", "three")
+    assert asking.engine.status()["slots"] == ()
 
 
 @pytest.mark.parametrize("prompt", [[], [999_999], [-1]])
