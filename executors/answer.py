@@ -26,7 +26,6 @@ class Answer:
     _replies: dict[int, ReplyParser] = field(factory=dict, init=False)
     _logprobs: dict[int, list[dict[str, Any]]] = field(factory=dict, init=False)
     _reasons: dict[int, str] = field(factory=dict, init=False)
-    _reasoning_tokens: int = field(default=0, init=False)
 
     def start(self, started: Started) -> None:
         """The prompt is accepted: from here on it is known how to read the text."""
@@ -43,11 +42,8 @@ class Answer:
 
     def piece(self, piece: Piece) -> list[Delta]:
         """The news in a piece of one choice's text; none where it may be the beginning of a tag."""
-        reply = self._reply(piece.index)
-        thought = reply.thinking
-        deltas = [Delta(index=piece.index, delta=news.as_openai()) for news in reply.feed(piece.text)]
-        if thought or reply.thinking:
-            self._reasoning_tokens += piece.tokens
+        news = self._reply(piece.index).feed(piece.text)
+        deltas = [Delta(index=piece.index, delta=each.as_openai()) for each in news]
         if piece.logprobs:
             rows = [_logprob(token) for token in piece.logprobs]
             self._logprobs.setdefault(piece.index, []).extend(rows)
@@ -73,7 +69,7 @@ class Answer:
     def completion(self, done: Done) -> dict[str, Any]:
         """The whole answer as OpenAI's `chat.completion`; `seed` and `timings` (in milliseconds) are ours."""
         usage = usage_of(done.usage)
-        usage["completion_tokens_details"] = {"reasoning_tokens": done.usage.reasoning_tokens or self._reasoning_tokens}
+        usage["completion_tokens_details"] = {"reasoning_tokens": done.usage.reasoning_tokens}
         out = {
             "id": self.id,
             "object": "chat.completion",

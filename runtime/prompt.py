@@ -81,9 +81,7 @@ class Prompts:
         return prompt
 
     def _thinking(self, request: GenerateRequest, turn: Turn) -> ThinkingLimit | None:
-        """The limit on what the model thinks, where the request sets one and the template knows the tags."""
-        if request.thinking_budget is None:
-            return None
+        """What the template says of the model's thoughts, and the request's limit on them."""
         # a constraint begins right behind the closing tag and allows no blank line there
         after = "" if turn.constraint is not None else "\n\n"
         tags = {

@@ -12,7 +12,7 @@ TAGS = ThinkingTags(b"<think>", b"</think>", (1, 2))
 THOUGHT = ["<think>", " a", " b", " c", " d", "</think>", " the", " answer"]
 
 
-def limited(asking: Asking, budget: int, *, opened: bool = False, **request: object) -> Told:
+def limited(asking: Asking, budget: int | None, *, opened: bool = False, **request: object) -> Told:
     """Ask with a budget; the tags' tokens are the backend's own."""
     after = "\n\n" if request.get("constraint") is None else ""
     closing = tuple(asking.backend.tokenize(f"\n</think>{after}"))
@@ -79,6 +79,18 @@ def test_an_answer_may_not_end_before_a_required_trigger() -> None:
 
     assert told.text.endswith("ok")
     assert told.reason == "stop"
+
+
+@pytest.mark.parametrize("again", [1, 2, 3])
+def test_reasoning_tokens_are_those_of_the_thought_with_its_tags_however_many_a_step_brings(again: int) -> None:
+    asking = echo(script=THOUGHT)
+    told = [limited(asking, None) for _ in range(again)][-1]
+
+    assert told.done.usage.reasoning_tokens == 6
+
+
+def test_an_answer_without_a_thought_has_no_reasoning_tokens() -> None:
+    assert limited(echo(script=["plain", " words"]), None).done.usage.reasoning_tokens == 0
 
 
 def test_the_closing_tag_is_found_over_pieces() -> None:
