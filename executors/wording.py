@@ -304,9 +304,18 @@ def _logs(data: Mapping[str, Any]) -> str:
     return "\n".join(log_line(line) for line in data["lines"])
 
 
+def _prompt(data: Mapping[str, Any]) -> str:
+    """The prompt as it is, then its tokens."""
+    text, tokens = printable_text(data["text"]), data["tokens"]
+    notes = [f"note: {printable(note)}" for note in data.get("notes") or ()]
+    return "\n".join([text.rstrip("\n"), "", f"{plural(len(tokens), 'token')}: {tokens}", *notes])
+
+
 def _chat(data: Mapping[str, Any]) -> str:
+    if "choices" not in data:
+        return _prompt(data)
     choices = data["choices"]
-    texts = [printable_text(str(choice["message"].get("content") or "")) for choice in choices]
+    texts = [printable_text(_said(choice)) for choice in choices]
     if len(texts) > 1:
         texts = [f"[{choice['index']}] {text}" for choice, text in zip(choices, texts, strict=True)]
     text = "\n".join(texts) or "\n"
@@ -314,9 +323,18 @@ def _chat(data: Mapping[str, Any]) -> str:
     return f"{text.rstrip()}\n{calls}".lstrip("\n") if calls else text
 
 
+def _said(choice: Mapping[str, Any]) -> str:
+    """A choice's text, of a conversation or of a text completion."""
+    return str(choice.get("text") or (choice.get("message") or {}).get("content") or "")
+
+
+def _calls(choice: Mapping[str, Any]) -> list[Any]:
+    return (choice.get("message") or {}).get("tool_calls") or []
+
+
 def calls_text(data: Mapping[str, Any]) -> str:
     """A line for each tool call of an answer: `call NAME ARGUMENTS`."""
-    calls = [call for choice in data.get("choices") or () for call in choice["message"].get("tool_calls") or ()]
+    calls = [call for choice in data.get("choices") or () for call in _calls(choice)]
     functions = [call.get("function") or {} for call in calls]
     return "".join(f"call {printable(each.get('name'))} {printable(each.get('arguments'))}\n" for each in functions)
 
@@ -359,6 +377,7 @@ FORMS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "doctor": _doctor,
     "logs": _logs,
     "chat": _chat,
+    "complete": _chat,
     "serve": _serve,
     "replay": _replayed,
     "plan.lock": _locked,

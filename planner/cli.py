@@ -16,7 +16,7 @@ from cyclopts import App, CoercionError, CycloptsError, Group, MissingArgumentEr
 
 from ..errors import UsageError
 from .argv import Arguments, Flag, flag_of, printable, read_argv
-from .fields import METADATA_KEY, FieldSpec, first_line
+from .fields import METADATA_KEY, FieldSpec, default_of, first_line
 from .global_options import GlobalOptions, global_fields
 from .plans import COMMANDS, plan_class
 
@@ -292,8 +292,8 @@ def _parameter(item: attrs.Attribute[Any], *, optional: bool = False, group: Gro
         annotation, settings["metavar"] = str, "JSON"
     elif get_origin(annotation) is tuple:
         annotation = list[str]
-    default = None if item.default is attrs.NOTHING else item.default
-    settings["show_default"] = default not in (None, (), False)
+    default = None if item.default is attrs.NOTHING else default_of(item)
+    settings["show_default"] = default not in (None, (), False, {})
     default = inspect.Parameter.empty if required else default
     kind = inspect.Parameter.POSITIONAL_ONLY if spec.positional else inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(item.name, kind, default=default, annotation=Annotated[annotation, Parameter(**settings)])
