@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from attrs import define, frozen
+from fixtures.tied import tied
 
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 KEPT_OUT = ("LOCALLLM_", "OPENAI_", "XDG_")
@@ -143,7 +144,7 @@ def start_server(folder: Path, args: Sequence[str], env: dict[str, str], ready_s
     log_path = folder / f"serve-{port}.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "localllm", "serve", "--port", str(port), *args],
+            tied("-m", "localllm", "serve", "--port", str(port), *args),
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -210,3 +211,23 @@ def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSer
     shared = start_server(folder, ("--backend", "echo"), env)
     yield shared
     shared.kill()
+
+
+@pytest.fixture(scope="module")
+def echo_server_at() -> Iterator[StartServer]:
+    """Start servers for a whole module: `echo_server_at(folder, "--record", …)`; `backend=None` leaves the backend out.
+
+    Each has its HOME, its state and an empty models folder below `folder`.
+    """
+    started: list[RunningServer] = []
+
+    def start(folder: Path, *args: str, backend: str | None = "echo") -> RunningServer:
+        (folder / "models").mkdir(parents=True, exist_ok=True)
+        env = environment_under(folder, {"LOCALLLM_MODELS_DIR": str(folder / "models")})
+        chosen = () if backend is None else ("--backend", backend)
+        started.append(start_server(folder, (*chosen, *args), env))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()

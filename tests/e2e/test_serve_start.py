@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from fixtures.tied import tied
 
 if TYPE_CHECKING:
     from conftest import Cli, RunningServer
@@ -69,8 +69,7 @@ def test_an_address_that_cannot_be_served_is_refused(
 @contextmanager
 def serving(env: dict[str, str], *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server of the command line and the first line it prints; it is gone afterwards, whatever the test finds."""
-    command = [sys.executable, "-m", "localllm", *arguments]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(tied("-m", "localllm", *arguments), env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline()
