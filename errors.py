@@ -12,7 +12,8 @@ Edges (CLI, HTTP, frames) read `code`, `exit_code`, `http_status`, and never ask
     │   ├── AmbiguousName     2   400   carries the candidates
     │   └── PayloadTooLarge   2   413
     ├── NotFound              3   404   key, setting, file
-    │   └── ModelNotFound     3   404   carries what exists
+    │   ├── ModelNotFound     3   404   carries what exists
+    │   └── NotRecorded       3   404   carries the nearest recorded request
     ├── NotAllowed            4   403   scope, policy, foreign origin
     │   └── Unauthorized      4   401   no key, wrong key
     ├── TryLater              5   503   carries `retry_after_s`
@@ -131,6 +132,12 @@ class ModelNotFound(NotFound):
     """No model has that name; `data["available"]` lists those that exist."""
 
     code = "model_not_found"
+
+
+class NotRecorded(NotFound):
+    """A playback holds no such request; `data["nearest"]` says which comes closest and what differs."""
+
+    code = "not_recorded"
 
 
 class NotAllowed(LocalLLMError):

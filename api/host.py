@@ -24,11 +24,13 @@ from ..planner.plans.models import ModelsLoad
 from .app import create_app
 from .guard import LOOPBACK_NAMES, Policy
 from .listen import Place, url_of
+from .recording import open_playback, open_recorder
 from .server import Readiness, Server, WriteLog
 
 if TYPE_CHECKING:
     from ..executors.context import Context
     from ..executors.events import Event, Events
+    from ..executors.playback import Playback
     from ..planner.plans.serve import Serve
     from ..planner.settings import ResolvedSettings
 
@@ -81,12 +83,13 @@ class HttpServer(uvicorn.Server):
 
 async def host_server(plan: Serve, ctx: Context, place: Place, sockets: list[socket.socket]) -> Events:
     """Serve on the sockets until a signal comes. Raises Interrupted after SIGINT."""
+    playback = await asyncio.to_thread(open_playback, plan, ctx)
     loop = asyncio.get_running_loop()
     stop = Stop()
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.ask, number)
     events: asyncio.Queue[Event | None] = asyncio.Queue()
-    life = asyncio.create_task(_Life(plan, ctx, place, sockets, stop, events).run())
+    life = asyncio.create_task(_Life(plan, ctx, place, sockets, stop, events, playback).run())
     life.add_done_callback(lambda _: events.put_nowait(None))
     try:
         while (event := await events.get()) is not None:
@@ -113,6 +116,7 @@ class _Life:
         sockets: list[socket.socket],
         stop: Stop,
         events: asyncio.Queue[Event | None],
+        playback: Playback | None,
     ) -> None:
         self.plan = plan
         self.sockets = sockets
@@ -122,6 +126,8 @@ class _Life:
         book = open_logbook(ctx.settings)
         self.write_log: WriteLog = lambda level, event, fields: book.write(event, level=level, **fields)
         self.server = build_server(plan, ctx, place, self.instance, self.write_log)
+        self.server.ctx.playback = playback
+        self.server.ctx.recorder = open_recorder(plan, self.write_log)
         _route_logging(self.write_log)
         config = uvicorn.Config(
             create_app(self.server),
@@ -192,6 +198,8 @@ class _Life:
         await self._until_idle(self.plan.drain_s)
         await self.server.ctx.aclose()
         await self._until_idle(LAST_WORDS_S)
+        if self.server.ctx.recorder is not None:
+            await self.server.ctx.recorder.close()
         self.http.should_exit = True
         if self.stop.urgent.is_set():
             self.http.force_exit = True

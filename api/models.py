@@ -9,7 +9,7 @@ from litestar import HttpMethod, get, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
-from ..errors import LocalLLMError, ModelLoading
+from ..errors import LocalLLMError, ModelLoading, ModelNotFound
 from ..executors.client import MARKER
 from ..executors.loading import DEFAULT_NAME, ECHO_MODEL, default_name, refuse_unloadable, resolve, scan_models
 from ..executors.version import localllm_version
@@ -19,6 +19,7 @@ from .server import Server
 if TYPE_CHECKING:
     from ..executors.context import Context
     from ..executors.loading import Target
+    from ..executors.playback import Playback
 
 OWNER = "localllm"
 PROBES = [HttpMethod.GET, HttpMethod.HEAD]
@@ -36,6 +37,8 @@ def model_routes(server: Server) -> list[HTTPRouteHandler]:
     async def show_model(model_id: str) -> ASGIApp:
         # the framework's path parameters begin with a slash
         name = model_id.removeprefix("/")
+        if server.ctx.playback is not None:
+            return json_response(_played_row(server.ctx.playback, name))
         target = await asyncio.to_thread(_target, server.ctx, name)
         return json_response(_row(target.model_id, 0 if target.entry is None else int(target.entry.mtime)))
 
@@ -75,10 +78,19 @@ def readiness_response(server: Server) -> ASGIApp:
 
 def model_rows(ctx: Context) -> list[dict[str, Any]]:
     """Every model that a request may name, as OpenAI lists them; blocking."""
+    if ctx.playback is not None:
+        return [_row(name, created) for name, created in ctx.playback.models.items()]
     if ctx.backend == "echo":
         loaded = [model.model_id for model in ctx.runtime.loaded()]
         return [_row(name, 0) for name in dict.fromkeys([ctx.default_model_id or ECHO_MODEL, *loaded])]
     return [_row(entry.id, int(entry.mtime)) for entry in scan_models(ctx).entries if entry.loadable]
+
+
+def _played_row(playback: Playback, name: str) -> dict[str, Any]:
+    if name not in playback.models:
+        available = sorted(playback.models)
+        raise ModelNotFound(f"no request to `{name}` is recorded", param="model", available=available)
+    return _row(name, playback.models[name])
 
 
 def _target(ctx: Context, name: str) -> Target:

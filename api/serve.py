@@ -10,6 +10,7 @@ from ..executors.keys import key_is_required
 from ..executors.preview import previewed
 from ..planner.report import Facts
 from .listen import bind, check_exposure, find_place, needs_no_resolver
+from .recording import check_recording
 
 if TYPE_CHECKING:
     from ..executors.context import Context
@@ -22,6 +23,7 @@ def preview_serve(plan: Serve, ctx: Context) -> Facts:
     host, port = _host(plan, ctx), _port(plan, ctx)
     settings = ctx.settings
     provenance: dict[str, dict[str, Any]] = {}
+    check_recording(plan)
     for name, value in (("host", host), ("port", port)):
         origin = "plan" if getattr(plan, name) is not None else settings.origins.get(name, "default")
         provenance[name] = {"value": value, "origin": origin}
@@ -36,8 +38,14 @@ def preview_serve(plan: Serve, ctx: Context) -> Facts:
         warnings.append(f"would fail: {fault.message}")
     if plan.model is not None:
         unknown.append("whether the model fits in memory")
+    told = {"record": plan.record, "playback": list(plan.playback) or None}
     return Facts(
-        resolved={"host": host, "port": port, "models_dir": str(settings.models_dir)},
+        resolved={
+            "host": host,
+            "port": port,
+            "models_dir": str(settings.models_dir),
+            **{name: value for name, value in told.items() if value is not None},
+        },
         provenance=provenance,
         unknown=tuple(unknown),
         warnings=tuple(warnings),
@@ -50,6 +58,7 @@ async def serve(plan: Serve, ctx: Context) -> Events:
 
     SIGTERM ends in a result (exit 0), SIGINT in Interrupted (130); both after running requests had `drain_s`.
     """
+    check_recording(plan)
     place = await asyncio.to_thread(find_place, _host(plan, ctx), _port(plan, ctx))
     check_exposure(place, key_is_required=_required(ctx), insecure=plan.insecure)
     sockets = bind(place)

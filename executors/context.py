@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..runtime.protocol import Runtime
     from ..runtime.types import BackendName
     from .events import Events
+    from .playback import Playback
+    from .recorder import Recorder
 
 ServeFunction = Callable[["Serve", "Context"], "Events"]
 
@@ -54,6 +56,10 @@ class Context:
     """Reads the settings anew, for the steps of a replay after one that changed them."""
     inside_replay: bool = False
     """A replay runs the plan: it may not begin another one."""
+    recorder: Recorder | None = None
+    """Keeps what this server answers, for `serve --record`."""
+    playback: Playback | None = None
+    """Answers in the place of executors, for `serve --playback`."""
     _runtime: Runtime | None = field(default=None, alias="_runtime")
 
     @property

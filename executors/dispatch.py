@@ -208,7 +208,9 @@ async def dispatch(plan: CommandPlan, ctx: Context, *, actor: Actor | None = Non
         else:
             yield Result(data=preview(plan, ctx))
         return
-    if plan.where == "server" and not ctx.on_server:
+    if ctx.playback is not None and ctx.playback.answers(plan):
+        events = ctx.playback.played(plan, ctx)
+    elif plan.where == "server" and not ctx.on_server:
         from .client import send_plan
 
         events = send_plan(plan, ctx)
@@ -219,6 +221,8 @@ async def dispatch(plan: CommandPlan, ctx: Context, *, actor: Actor | None = Non
             from .recording import recorded
 
             events = recorded(plan, ctx, events, actor or Actor(door="server" if ctx.on_server else "cli"))
+    if ctx.recorder is not None:
+        events = ctx.recorder.tapped(plan, ctx, events, actor)
     try:
         async for event in events:
             yield event

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..runtime.models.catalog import Entry
+    from ..runtime.types import LoadedModel
     from .context import Context
 
 MOST_KEPT = 1000
@@ -63,15 +64,14 @@ def model_fingerprint(
     }
 
 
-def served_fingerprint(ctx: Context, name: str) -> dict[str, Any]:
-    """The model's fingerprint in this process with `build`, and how it is loaded where it is (`parameters`).
+def served_fingerprint(ctx: Context, name: str, loaded: LoadedModel | None) -> dict[str, Any]:
+    """The model's fingerprint in this process with `build` and `machine`, and the `parameters` it is loaded with.
 
     What cannot be told is left out. Blocking, like `model_fingerprint`.
     """
-    from .loading import find_loaded, resolve
+    from .loading import resolve
 
     found: dict[str, Any] = {"build": runtime_build(ctx.backend), "machine": machine()}
-    loaded = find_loaded(ctx, name)
     if loaded is not None:
         found["parameters"] = {key: loaded.applied[key] for key in PARAMETERS if key in loaded.applied}
     try:

@@ -119,10 +119,15 @@ def redacted(value: Any, secrets: tuple[str, ...] = ()) -> Any:
         return [redacted(item, secrets) for item in value]
     if not isinstance(value, str):
         return value
-    for secret in secrets:
-        value = value.replace(secret, HIDDEN)
-    text = _SECRET_TEXT.sub(HIDDEN, value)
+    text = hidden(value, secrets)
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "…"
+
+
+def hidden(text: str, secrets: tuple[str, ...] = ()) -> str:
+    """A text of any length with known secrets, and what looks like one, shown as `***`."""
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    return _SECRET_TEXT.sub(HIDDEN, text)
 
 
 def _is_secret(name: str, value: Any) -> bool:

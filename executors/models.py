@@ -80,7 +80,8 @@ async def show(plan: ModelsShow, ctx: Context) -> Events:
     if plan.fingerprint:
         from .fingerprint import served_fingerprint
 
-        row["fingerprint"] = await in_thread(served_fingerprint, ctx, name)
+        known = find_loaded(ctx, target.model_id) if ctx.on_server else None
+        row["fingerprint"] = await in_thread(served_fingerprint, ctx, target.model_id, known)
     yield Result(data=row)
 
 

@@ -1,0 +1,192 @@
+"""`serve --playback`: recorded requests are answered as they were, without a model.
+
+A request is found by its plan's id, so it may come through another door or in another spelling. The same request asked
+several times gets its recorded answers in order, and the last one from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from attrs import define, field, frozen
+
+from ..errors import BadInput, LocalLLMError, NotRecorded, error_from_dict
+from ..planner.compare import Difference, differences
+from ..planner.files.recorded import ANSWERS
+from .events import Result, event_from_dict
+from .recorder import plan_to_match
+
+if TYPE_CHECKING:
+    from ..planner.files.steps import PlanFile
+    from ..planner.plan_union import CommandPlan
+    from .context import Context
+    from .events import Events
+
+LIVE = frozenset({"status", "logs", "version"})
+"""Plans about the server itself, which a playback answers like any other server."""
+Pace = Literal["instant", "recorded"]
+SHOWN_DIFFERENCES = 3
+SHOWN_CHARACTERS = 80
+MOST_MEASURED = 100
+"""Candidates whose texts are compared letter by letter."""
+
+
+@frozen(kw_only=True)
+class Recorded:
+    """One recorded request with its outcome."""
+
+    name: str
+    place: str
+    plan: dict[str, Any]
+    outcome: Mapping[str, Any]
+
+
+@define
+class Playback:
+    """Recorded requests by their plans' ids; `models` are the names they asked for and were answered by."""
+
+    pace: Pace = "instant"
+    models: dict[str, int] = field(factory=dict)
+    """Each with the time of its first answer, in seconds since 1970."""
+    _known: dict[str, list[Recorded]] = field(factory=dict)
+    _asked: dict[str, int] = field(factory=dict)
+    """How often each was asked for."""
+
+    @property
+    def count(self) -> int:
+        """How many requests are recorded."""
+        return sum(map(len, self._known.values()))
+
+    def add(self, recorded: Recorded) -> None:
+        """Take in one request."""
+        from ..planner.identity import plan_id
+
+        self._known.setdefault(plan_id(recorded.plan), []).append(recorded)
+        if recorded.plan["command"] not in ANSWERS:
+            return
+        result = recorded.outcome.get("result") or {}
+        for name in dict.fromkeys(filter(None, [result.get("model"), recorded.plan.get("model")])):
+            self.models.setdefault(str(name), int(result.get("created") or 0))
+
+    def answers(self, plan: CommandPlan) -> bool:
+        """Whether the plan is for the recording to answer, and not for the server itself."""
+        return plan.command not in LIVE
+
+    async def played(self, plan: CommandPlan, ctx: Context) -> Events:
+        """The recorded events and result, or error. Raises NotRecorded with the nearest request."""
+        recorded = self._find(plan, ctx)
+        outcome = recorded.outcome
+        async for raw in self._paced(outcome):
+            yield event_from_dict(raw)
+        if outcome.get("error") is not None:
+            raise error_from_dict(dict(outcome["error"]))
+        yield Result(data=dict(outcome.get("result") or {}), ok=bool(outcome.get("ok", True)))
+
+    def _find(self, plan: CommandPlan, ctx: Context) -> Recorded:
+        from ..planner.identity import plan_id
+
+        raw = plan_to_match(plan, ctx)
+        key = plan_id(raw)
+        found = self._known.get(key)
+        if found is None:
+            raise self._unmatched(raw)
+        at = self._asked.get(key, 0)
+        self._asked[key] = at + 1
+        return found[min(at, len(found) - 1)]
+
+    async def _paced(self, outcome: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        events = outcome.get("events") or []
+        times = outcome.get("times_ms") or []
+        before = 0.0
+        for position, raw in enumerate(events):
+            if self.pace == "recorded" and position < len(times):
+                await asyncio.sleep(max(0.0, times[position] - before) / 1000)
+                before = times[position]
+            yield raw
+
+    def _unmatched(self, raw: Mapping[str, Any]) -> NotRecorded:
+        command = raw["command"]
+        near = self._nearest(raw)
+        if near is None:
+            return NotRecorded(f"no `{command}` request is recorded", hint="record one with `serve --record DIR`")
+        recorded, found = near
+        told = "; ".join(_told(difference) for difference in found[:SHOWN_DIFFERENCES])
+        more = f" (and {len(found) - SHOWN_DIFFERENCES} more)" if len(found) > SHOWN_DIFFERENCES else ""
+        rows = [difference.as_dict() for difference in found[:20]]
+        return NotRecorded(
+            f"this request is not recorded; the nearest is `{recorded.name}` at {recorded.place}, which differs: "
+            f"{told}{more}",
+            hint="send what was recorded, or record it with `serve --record DIR`",
+            nearest={"name": recorded.name, "place": recorded.place, "plan": recorded.plan, "differences": rows},
+        )
+
+    def _nearest(self, raw: Mapping[str, Any]) -> tuple[Recorded, list[Difference]] | None:
+        """The recorded request of the same command with the fewest and smallest differences."""
+        candidates = [one[0] for one in self._known.values() if one[0].plan["command"] == raw["command"]]
+        compared = [(one, list(differences(one.plan, raw))) for one in candidates]
+        fewest = min((len(found) for _, found in compared), default=0)
+        closest = [pair for pair in compared if len(pair[1]) == fewest][:MOST_MEASURED]
+        return min(closest, key=lambda pair: sum(map(_distance, pair[1])), default=None)
+
+
+def load_playback(files: Iterable[str], ctx: Context, *, pace: Pace = "instant") -> Playback:
+    """The recorded steps of plan files. Blocking.
+
+    Raises NotFound, InvalidPlan with every fault, and BadInput where nothing is recorded.
+    """
+    import os
+
+    from ..planner.files.load import load_plan_files
+
+    playback = Playback(pace=pace)
+    names = list(files)
+    for file in load_plan_files(names, env=os.environ):
+        for recorded in _recorded_steps(file, ctx):
+            playback.add(recorded)
+    if not playback.count:
+        raise BadInput(
+            f"nothing is recorded in {', '.join(f'`{name}`' for name in names)}",
+            hint="`localllm serve --record DIR` makes recordings",
+            param="playback",
+        )
+    return playback
+
+
+def _recorded_steps(file: PlanFile, ctx: Context) -> Iterable[Recorded]:
+    from ..planner.codec import load_plan
+    from ..planner.files.steps import bind
+
+    for step in file.steps:
+        if step.recorded is None:
+            continue
+        bound = bind(step, {}, {})
+        try:
+            plan = plan_to_match(load_plan(bound.plan), ctx)
+        except LocalLLMError as fault:
+            raise BadInput(f"{step.place}: {fault.message}", param="playback") from None
+        yield Recorded(name=bound.name, place=str(step.place), plan=plan, outcome=step.recorded)
+
+
+def _distance(difference: Difference) -> float:
+    """How far two values are from each other, from 0 to 1."""
+    before, after = difference.before, difference.after
+    if not isinstance(before, str) or not isinstance(after, str):
+        return 1.0
+    from difflib import SequenceMatcher
+
+    return 1.0 - SequenceMatcher(None, before[:500], after[:500], autojunk=False).ratio()
+
+
+def _told(difference: Difference) -> str:
+    row = difference.as_dict()
+    before, after = (_shortened(row[side]) if side in row else "nothing" for side in ("before", "after"))
+    return f"`{difference.path}` is {before} there and {after} here"
+
+
+def _shortened(value: Any) -> str:
+    import json
+
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
