@@ -110,7 +110,7 @@ def test_a_locked_file_says_what_it_belongs_to_and_keeps_its_comments(
     replay: Callable[..., dict[str, Any]], locked: str
 ) -> None:
     assert "# was recorded" in locked
-    for word in ("lock:", "build: llama-cpp-python", "tiny:", "sha256:", "template_hash:", "tokenizer_hash:"):
+    for word in ("lock:", "build: localllm", "tiny:", "sha256:", "template_hash:", "tokenizer_hash:"):
         assert word in locked
     assert replay(locked)["passed"] == 2
 
@@ -129,7 +129,7 @@ def test_a_replay_refuses_other_weights_another_template_or_build(
     elif change == "model":
         path.unlink()
     else:
-        text = locked.replace("build: llama-cpp-python", "build: another")
+        text = locked.replace("build: localllm", "build: another")
 
     with pytest.raises(StalePlan) as caught:
         replay(text)
@@ -139,7 +139,7 @@ def test_a_replay_refuses_other_weights_another_template_or_build(
 
 
 def test_an_update_renews_the_lock(replay: Callable[..., dict[str, Any]], locked: str, tmp_path: Path) -> None:
-    old = locked.replace("build: llama-cpp-python", "build: another")
+    old = locked.replace("build: localllm", "build: another")
     data = replay(old, update=True)
 
     assert data["failed"] == 0
