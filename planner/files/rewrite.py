@@ -82,13 +82,13 @@ def _insertion(text: str, above: Node, key: str, value: Any, is_json: bool) -> _
     """A new pair at the end of a mapping."""
     pairs = above.pairs()
     if is_json or _is_flow(text, above):
-        word = json.dumps(key)
+        word = _flow(key, is_json)
         at = _end(text, pairs[-1][1]) if pairs else above.start + 1
         separator = ", " if pairs else ""
         if is_json and pairs and "\n" in text[above.start : pairs[-1][0].start]:
             separator = ",\n" + " " * (pairs[-1][0].column - 1)
-        return _Change(at, at, f"{separator}{word}: {_flow(value)}")
-    indent = pairs[0][0].column - 1
+        return _Change(at, at, f"{separator}{word}: {_flow(value, is_json)}")
+    indent = _indent_of(text, above)
     last = _end(text, pairs[-1][1])
     at = text.find("\n", last)  # behind a comment on the same line
     at = len(text) if at < 0 else at
@@ -98,14 +98,17 @@ def _insertion(text: str, above: Node, key: str, value: Any, is_json: bool) -> _
 
 def _rendered(text: str, above: Node, value: Any, indent: int, is_json: bool) -> str:
     if is_json or _is_flow(text, above) or not isinstance(value, (dict, list)) or not value:
-        return _flow(value)
+        return _flow(value, is_json)
     block = dump_yaml(value).rstrip("\n")
     return "\n" + " " * indent + block.replace("\n", "\n" + " " * indent)
 
 
-def _flow(value: Any) -> str:
-    """JSON on one line, which is YAML too."""
-    return json.dumps(value, ensure_ascii=False)
+def _flow(value: Any, is_json: bool) -> str:
+    """JSON on one line, which is YAML too once what YAML takes for no character is escaped in its way."""
+    text = json.dumps(value, ensure_ascii=False)
+    if is_json or text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in text)
 
 
 def _is_flow(text: str, node: Node) -> bool:
@@ -113,10 +116,13 @@ def _is_flow(text: str, node: Node) -> bool:
 
 
 def _indent_of(text: str, above: Node) -> int:
+    """The column of a mapping's keys; a key after `? ` stands further in."""
     pairs = above.pairs()
-    if pairs:
-        return pairs[0][0].column - 1
-    return above.column - 1
+    if not pairs:
+        return above.column - 1
+    key = pairs[0][0]
+    before = text[key.start - key.column + 1 : key.start].rstrip()
+    return len(before) - 1 if before.endswith("?") else key.column - 1
 
 
 def _end(text: str, node: Node) -> int:
@@ -149,7 +155,9 @@ def _dumper() -> type[Any]:
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
     def represent_number(dumper: Any, number: float) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:float", json.dumps(number))
+        text = json.dumps(number)
+        # whatever PyYAML takes it for (`1e-7` is a text to it), so that it spells out no tag
+        return dumper.represent_scalar(dumper.resolve(yaml.ScalarNode, text, (True, False)), text)
 
     Dumper.add_representer(str, represent_text)
     Dumper.add_representer(float, represent_number)

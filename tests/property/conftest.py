@@ -84,3 +84,9 @@ def values_of(annotation: Any, spec: FieldSpec) -> st.SearchStrategy[Any]:
 def raw_plans(request: pytest.FixtureRequest) -> st.SearchStrategy[dict[str, Any]]:
     """A strategy of raw plans, one command after the other."""
     return raw_plans_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def step_plans() -> st.SearchStrategy[dict[str, Any]]:
+    """A strategy of raw plans of any command that a step of a plan file may run."""
+    return st.sampled_from(sorted(set(COMMANDS) - {"serve", "replay"})).flatmap(raw_plans_of)
