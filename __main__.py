@@ -27,7 +27,9 @@ LARGEST_CRASH_LOG_BYTES = 1_000_000
 GARBAGE_THRESHOLD = 10_000
 """New objects between two looks for garbage: Python's own 700 look dozens of times while a command imports."""
 WRITES_CONFIG = frozenset({"config.set", "config.unset"})
-MAY_SERVE = frozenset({"serve", "apply", "explain"})
+MAY_SERVE = frozenset({"serve", "apply", "explain", "replay"})
+RUNS_LONG = frozenset({"serve", "apply"})
+"""What gets the event loop for many connections, whose import would cost one command more than it gains."""
 
 
 class OutputGone(Exception):
@@ -243,8 +245,8 @@ def _run_async(plan: CommandPlan, ctx: Context, renderer: Renderer) -> int:
     async def run() -> int:
         from .executors.dispatch import dispatch
 
-        # The server has its own way with signals, and goes on when nobody reads what it prints.
-        ending = None if plan.command == "serve" else _Ending()
+        # The server, also one that is applied, has its own way with signals.
+        ending = None if plan.command == "serve" else _Ending(renderer)
         try:
             return await renderer.run(dispatch(plan, ctx))
         except asyncio.CancelledError:
@@ -256,12 +258,12 @@ def _run_async(plan: CommandPlan, ctx: Context, renderer: Renderer) -> int:
                 ending.stop()
             await ctx.aclose()
 
-    with asyncio.Runner(loop_factory=_fast_loop() if plan.command == "serve" else None) as runner:
+    with asyncio.Runner(loop_factory=_fast_loop() if plan.command in RUNS_LONG else None) as runner:
         return runner.run(run())
 
 
 def _fast_loop() -> Callable[[], AbstractEventLoop]:
-    """The event loop for many connections; for one command its import would cost more than it gains."""
+    """uvloop's maker of event loops."""
     import uvloop
 
     return uvloop.new_event_loop
@@ -271,17 +273,19 @@ class _Ending:
     """Cancels the command when SIGTERM comes, or when the reader of standard output has gone.
 
     Cancelling lets workers end and files be left whole. Without it `logs --follow | head -1` would stay until the
-    next line is logged. A second SIGTERM ends the process at once.
+    next line is logged. A second SIGTERM ends the process at once. A server that a saved plan started goes on when
+    nobody reads what it prints.
     """
 
     POLL_S = 0.5
 
-    def __init__(self) -> None:
+    def __init__(self, renderer: Renderer) -> None:
         import asyncio
         import select
         import signal
 
         self.cause: BaseException | None = None
+        self.renderer = renderer
         self.loop = asyncio.get_running_loop()
         self.task = asyncio.current_task()
         self.loop.add_signal_handler(signal.SIGTERM, self._terminate)
@@ -302,7 +306,8 @@ class _Ending:
     def _look(self) -> None:
         import select
 
-        if any(event & select.POLLERR for _, event in self.poll.poll(0)):
+        gone = any(event & select.POLLERR for _, event in self.poll.poll(0))
+        if gone and self.renderer.command != "serve":
             self._cancel(OutputGone(BrokenPipeError()))
             return
         self.timer = self.loop.call_later(self.POLL_S, self._look)

@@ -89,7 +89,7 @@ class Renderer:
                 self._out(to_line(event))
         elif isinstance(event, Delta):
             self._delta(event)
-        else:
+        elif "applying" not in event.data:
             self._record(event)
         return None
 

@@ -343,19 +343,6 @@ def _serve(_data: Mapping[str, Any]) -> str:
     return "stopped"
 
 
-def _server_record(data: Mapping[str, Any]) -> str:
-    """What a starting server says: where it listens, when the model is there."""
-    match data.get("event"):
-        case "listening":
-            return f"listening on {printable(data['url'])} (pid {data['pid']})"
-        case "ready":
-            return f"ready: {printable(data['model'])}"
-        case "load_failed":
-            return f"model {printable(data['model'])} failed to load: {printable(data['error']['message'])}"
-        case _:
-            return log_line(data)
-
-
 FORMS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "status": _status,
     "version": _version,

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -95,6 +96,19 @@ def test_a_free_port_is_printed(clean_env: dict[str, str], output: str) -> None:
     assert status == 200
     assert process.returncode == 0
     assert output == "text" or all(json.loads(row) for row in rest.splitlines())
+
+
+def test_an_applied_plan_of_a_server_runs_like_serve(clean_env: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "serve.json"
+    file.write_text(json.dumps({"command": "serve", "backend": "echo", "port": 0}))
+    with serving(clean_env, "apply", str(file)) as (process, line):
+        assert process.stdout is not None
+        process.stdout.close()  # nobody reads on
+        time.sleep(1.2)  # longer than other commands go on then
+
+        assert line.startswith("listening on http://127.0.0.1:")
+        assert status_at(line.split()[2]) == 200
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(("host", "addresses"), [("localhost", ["127.0.0.1", "[::1]"]), ("::1", ["[::1]"])])
