@@ -134,7 +134,7 @@ def constraint_for(
     tools and choices that make no sense, Unsupported where tools and a free grammar are asked for together.
     """
     choice = read_tool_choice(request.tools, request.tool_choice)
-    parallel = request.template_options.get("parallel_tool_calls") is not False
+    parallel = request.template_options.get("parallel_tool_calls") is not False and not choice.named
     closing = _closing_tag(template, rendered)
     constraint = request.constraint
     if choice.mode == "required":

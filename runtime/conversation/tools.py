@@ -32,6 +32,8 @@ class ToolChoice:
 
     mode: Literal["none", "auto", "required"]
     functions: tuple[Function, ...] = ()
+    named: bool = False
+    """One function was named: it is called once."""
 
 
 def read_tools(tools: Sequence[Any]) -> tuple[Function, ...]:
@@ -70,7 +72,7 @@ def read_tool_choice(tools: Sequence[Any], choice: Any) -> ToolChoice:
         chosen = tuple(function for function in functions if function.name == name)
         if not chosen:
             raise BadInput(f"there is no tool named `{name}`", param="tool_choice")
-        return ToolChoice("required", chosen)
+        return ToolChoice("required", chosen, named=True)
     if choice in (None, "auto"):
         return ToolChoice("auto" if functions else "none", functions)
     if choice == "none":
