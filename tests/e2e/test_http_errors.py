@@ -167,4 +167,5 @@ def test_an_empty_stop_text_is_a_400(http: httpx.Client) -> None:
     answer = http.post(CHAT, json=ASK | {"stop": ["x", ""]})
 
     assert answer.status_code == 400
-    assert "`stop`" in error_of(answer)["message"]
+    assert error_of(answer)["param"] == "stop[1]"
+    assert "is empty" in error_of(answer)["message"]

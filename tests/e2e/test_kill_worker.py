@@ -21,10 +21,13 @@ QUESTION = {
 }
 
 
-def worker_pids(http) -> list[int]:
+def models_of(http) -> list[dict]:
     reply = http.post("/admin/plans", json={"plan": {"command": "status"}, "dry_run": False})
-    status = json.loads(reply.text.splitlines()[-1])["data"]
-    return [model["pid"] for model in status["models"] if model["pid"]]
+    return json.loads(reply.text.splitlines()[-1])["data"]["models"]
+
+
+def worker_pids(http) -> list[int]:
+    return [model["pid"] for model in models_of(http) if model["pid"]]
 
 
 def test_kill_9_in_a_stream_gives_one_error_frame_and_the_next_request_is_answered(server, model_path):
@@ -58,7 +61,8 @@ def test_kill_9_of_a_worker_before_the_first_token_is_a_clean_error(server, mode
         os.kill(pid, signal.SIGSTOP)  # the request is certain to be in flight when its worker dies
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(http.post, "/v1/chat/completions", json=QUESTION)
-            time.sleep(0.5)
+            while models_of(http)[0]["requests_running"] == 0:
+                time.sleep(0.01)
             os.kill(pid, signal.SIGKILL)
             reply = waiting.result(60)
 
