@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from attrs import define, evolve, field
+from attrs import define, evolve, field, fields
 
 from ..errors import InternalError, Interrupted, LocalLLMError, ShuttingDown
 from ..executors.dispatch import dispatch
@@ -20,6 +20,7 @@ from ..executors.events import Progress, Record, Result
 from ..executors.instance import Instance, new_instance, remove_instance, write_instance
 from ..executors.keys import key_is_required, key_is_valid
 from ..executors.logbook import LEVELS, Level, open_logbook
+from ..planner.plans.loading import Loading
 from ..planner.plans.models import ModelsLoad
 from .app import create_app
 from .guard import LOOPBACK_NAMES, Policy
@@ -285,14 +286,8 @@ def own_settings(plan: Serve, settings: ResolvedSettings, url: str) -> ResolvedS
 def first_load(plan: Serve) -> ModelsLoad:
     """The load that `--model` asks for."""
     assert plan.model is not None
-    return ModelsLoad(
-        model=plan.model,
-        profile=plan.profile,
-        n_ctx=plan.n_ctx,
-        n_slots=plan.n_slots,
-        n_threads=plan.n_threads,
-        make_default=True,
-    )
+    shared = {item.name: getattr(plan, item.name) for item in fields(Loading)}
+    return ModelsLoad(model=plan.model, make_default=True, **shared)
 
 
 class _LogHandler(logging.Handler):

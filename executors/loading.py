@@ -82,18 +82,22 @@ def resolve(ctx: Context, name: str, *, catalog: Catalog | None = None) -> Targe
 def load_spec(ctx: Context, target: Target, plan: ModelsLoad | Serve | None = None) -> LoadSpec:
     """How to load the target: the plan's parameters, then the settings', everything else left to the runtime.
 
-    Raises ModelLoadFailed for a damaged file and Unsupported for one that is no model: llama.cpp never sees them.
+    Raises ModelLoadFailed for a damaged file and Unsupported for one that is no model: llama.cpp never sees them; and
+    for adapters what `find_adapters` raises.
     """
     from ..runtime.load_spec import LoadSpec
 
     entry = target.entry
     if entry is not None:
         refuse_unloadable(entry)
-    given = {**setting_parameters(ctx), **({} if plan is None else plan_parameters(plan))}
+    settings, asked = setting_parameters(ctx), {} if plan is None else plan_parameters(plan)
+    origins = {name: ctx.settings.origins.get(name, "default") for name in settings}
+    given = {**settings, **asked, **_adapters(ctx, entry, asked.get("adapters", ()))}
     return LoadSpec(
         model_id=target.model_id,
         path="" if entry is None else str(entry.path),
         names=target.names,
+        origins={**origins, **dict.fromkeys(asked, "plan")},
         **{"backend": ctx.backend, "options": dict(ctx.backend_options), **given},
     )
 
@@ -105,13 +109,23 @@ def setting_parameters(ctx: Context) -> dict[str, Any]:
 
 
 def plan_parameters(plan: ModelsLoad | Serve) -> dict[str, Any]:
-    """The plan's fields that a `LoadSpec` has too, under the same names; those at None are left out."""
+    """The plan's fields that a `LoadSpec` has too, under the same names; those that say nothing are left out."""
     from attrs import fields
 
     from ..runtime.load_spec import LoadSpec
 
     shared = {field.name for field in fields(LoadSpec)} & {field.name for field in fields(type(plan))}
-    return {name: value for name in sorted(shared) if (value := getattr(plan, name)) is not None}
+    return {name: value for name in sorted(shared) if (value := getattr(plan, name)) not in (None, ())}
+
+
+def _adapters(ctx: Context, entry: Entry | None, texts: tuple[str, ...]) -> dict[str, Any]:
+    """The spec's fields of the adapters that a plan names; the echo backend has no use for any."""
+    if not texts or entry is None:
+        return {"adapters": ()} if texts else {}
+    from .adapters import find_adapters
+
+    found = find_adapters(texts, entry, ctx.catalog if ctx.catalog is not None else scan_models(ctx))
+    return {"adapters": found.scales, "adapter_paths": tuple(each.path for each in found.entries)}
 
 
 def refuse_unloadable(entry: Entry) -> None:

@@ -138,7 +138,7 @@ def problem_with(spec: FieldSpec, value: Any) -> str | None:
         if shortest is not None and any(isinstance(item, str) and len(item) < shortest for item in value):
             return f"holds a text shorter than {shortest}"
         least = spec.item_ge
-        if least is not None and not all(item >= least for item in value):
+        if least is not None and any(isinstance(item, (int, float)) and item < least for item in value):
             return f"holds a number below {least}"
     if isinstance(value, str) and spec.pattern is not None:
         import re

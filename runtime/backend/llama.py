@@ -20,29 +20,19 @@ from ..models.parameters import LoadParameters, require_memory
 from ..models.placement import parameters_here
 from ..types import LoadSpec, Sampling
 from . import Backend, BackendInfo, Batch, Decoded, LoadProgress, LogLine, TokenSampler
+from .llama_params import MAX_OUTPUTS, applied_parameters, context_params, model_params
 from .llama_sampler import open_sampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_SEQUENCES = 256
-MAX_OUTPUTS = 64
+CPU_IDLE_CELLS = 256
+"""llama.cpp looks at cells in steps of 256, so that one step more is what idle prefixes may cost."""
 WARMUP_ROWS = (1, 1, 2, 4, 8, 16, 32)
 WARMUP_S = 0.3
 INTERRUPTIBLE_ROWS = 48
 """A decode of fewer rows ends sooner than it is worth to look for a cancellation at each node of its graph."""
-KV_TYPES = {
-    "f32": llama_cpp.GGML_TYPE_F32,
-    "f16": llama_cpp.GGML_TYPE_F16,
-    "bf16": 30,
-    "q8_0": llama_cpp.GGML_TYPE_Q8_0,
-    "q5_1": llama_cpp.GGML_TYPE_Q5_1,
-    "q5_0": llama_cpp.GGML_TYPE_Q5_0,
-    "q4_1": llama_cpp.GGML_TYPE_Q4_1,
-    "q4_0": llama_cpp.GGML_TYPE_Q4_0,
-    "iq4_nl": llama_cpp.GGML_TYPE_IQ4_NL,
-}
-FLASH = {"auto": -1, "off": 0, "on": 1}
 _LEVELS = {1: "debug", 2: "info", 3: "warning", 4: "error"}
 
 
@@ -142,6 +132,7 @@ class LlamaBackend:
     _interrupted: Callable[[], bool] | None = None
     _abort: Any = field(init=False)
     _spec: LoadSpec | None = None
+    _adapters: Sequence[Any] = ()
     _tokenizer: Any = None
     _tokenizer_maker: threading.Thread | None = None
 
@@ -222,12 +213,28 @@ class LlamaBackend:
         if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start or -1, -1):
             raise DecodeFailed(f"llama.cpp could not cut sequence {sequence} at position {start}")
 
+    def save(self, sequence: int) -> Any:
+        size = llama_cpp.llama_state_seq_get_size(self.context, sequence)
+        data = np.empty(size, np.uint8)
+        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if llama_cpp.llama_state_seq_get_data(self.context, pointer, size, sequence) != size:
+            raise DecodeFailed(f"llama.cpp could not copy the cells of sequence {sequence}")
+        return data
+
+    def restore(self, saved: Any, sequence: int) -> bool:
+        pointer = saved.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if llama_cpp.llama_state_seq_set_data(self.context, pointer, len(saved), sequence):
+            return True
+        self.remove(sequence, 0)
+        return False
+
     def open_lane(self) -> Backend:
         assert self._spec is not None
-        params = _context_params(self._spec, n_ctx=self.info.n_ctx, n_sequences=1, n_batch=self.info.n_batch)
+        params = context_params(self._spec, n_ctx=self.info.n_ctx, n_sequences=1, n_batch=self.info.n_batch)
         context = llama_cpp.llama_init_from_model(self.model, params)
         if not context:
             raise OutOfMemory("there is no memory for the strict lane's own context")
+        _set_adapters(context, self._adapters, self._spec)
         from attrs import evolve
 
         info = evolve(self.info, n_ctx_pool=self.info.n_ctx, n_slots=1, n_sequences=1)
@@ -313,25 +320,6 @@ def _metadata(model: Any) -> dict[str, str]:
     return out
 
 
-def _context_params(spec: LoadSpec, *, n_ctx: int, n_sequences: int, n_batch: int) -> Any:
-    params = llama_cpp.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_seq_max = n_ctx, n_batch, n_sequences
-    params.n_ubatch = min(spec.n_ubatch or n_batch, n_batch)
-    # the compute buffer is sized for this many rows of logits, not for a whole batch of them
-    params.n_outputs_max = min(MAX_OUTPUTS, n_batch)
-    params.n_outputs_max_per_seq = 0
-    params.n_threads, params.n_threads_batch = spec.n_threads, spec.n_threads_batch
-    params.flash_attn_type = FLASH[spec.flash_attention]
-    params.type_k, params.type_v = KV_TYPES[spec.cache_type_k], KV_TYPES[spec.cache_type_v]
-    params.kv_unified, params.no_perf = True, True
-    options = spec.options
-    for name in ("rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor", "yarn_orig_ctx"):
-        if name in options:
-            setattr(params, name, options[name])
-    params.offload_kqv = bool(options.get("offload_kqv", True))
-    return params
-
-
 def open_llama(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> LlamaBackend:
     """Load a GGUF by the parameters that suit this machine. Raises ModelLoadFailed, OutOfMemory, BadInput.
 
@@ -346,9 +334,11 @@ def open_llama(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> Ll
         add_rpc_server(endpoint)
     parameters = parameters_here(spec)
     require_memory(parameters)
-    model = _load_model(parameters.spec, on_progress, log)
+    params = model_params(parameters.spec)
+    model = _load_model(parameters.spec, params, on_progress, log)
     try:
-        backend = _open_context(parameters, model, on_progress, log)
+        adapters = _load_adapters(parameters.spec, model, log)
+        backend = _open_context(parameters, model, params, adapters, on_progress, log)
     except BaseException:
         llama_cpp.llama_model_free(model)
         raise
@@ -358,13 +348,7 @@ def open_llama(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> Ll
     return backend
 
 
-def _load_model(spec: LoadSpec, on_progress: LoadProgress, log: NativeLog) -> Any:
-    params = llama_cpp.llama_model_default_params()
-    params.n_gpu_layers = spec.gpu_layers
-    params.load_mode = int(spec.mmap) + 2 * int(spec.mlock)
-    if "main_gpu" in spec.options:
-        params.main_gpu = spec.options["main_gpu"]
-
+def _load_model(spec: LoadSpec, params: Any, on_progress: LoadProgress, log: NativeLog) -> Any:
     def told(fraction: float, _user_data: object) -> bool:
         on_progress("weights", fraction)
         return True
@@ -379,7 +363,36 @@ def _load_model(spec: LoadSpec, on_progress: LoadProgress, log: NativeLog) -> An
     return model
 
 
-def _open_context(parameters: LoadParameters, model: Any, on_progress: LoadProgress, log: NativeLog) -> LlamaBackend:
+def _load_adapters(spec: LoadSpec, model: Any, log: NativeLog) -> list[Any]:
+    """The LoRA adapters, before there is a context: its graph must have room for them. The model frees them."""
+    loaded = []
+    for (name, _scale), path in zip(spec.adapters, spec.adapter_paths, strict=True):
+        log.errors.clear()
+        adapter = llama_cpp.llama_adapter_lora_init(model, os.fsencode(path))
+        if not adapter:
+            raise ModelLoadFailed(
+                f"the adapter `{name}` does not go with `{spec.model_id}`: {log.reason()}", param="adapters"
+            )
+        loaded.append(adapter)
+    return loaded
+
+
+def _set_adapters(context: Any, adapters: Sequence[Any], spec: LoadSpec) -> None:
+    if adapters:
+        handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))(*adapters)
+        scales = (ctypes.c_float * len(adapters))(*(scale for _name, scale in spec.adapters))
+        if llama_cpp.llama_set_adapters_lora(context, handles, len(adapters), scales):
+            raise ModelLoadFailed(f"llama.cpp refused the adapters of `{spec.model_id}`", param="adapters")
+
+
+def _open_context(
+    parameters: LoadParameters,
+    model: Any,
+    handed: Any,
+    adapters: Sequence[Any],
+    on_progress: LoadProgress,
+    log: NativeLog,
+) -> LlamaBackend:
     on_progress("context", 0.0)
     spec, pool = parameters.spec, int(parameters.spec.options["n_ctx_pool"])
     n_ctx, n_slots = int(parameters.values["n_ctx"]), int(parameters.values["n_slots"])
@@ -388,7 +401,7 @@ def _open_context(parameters: LoadParameters, model: Any, on_progress: LoadProgr
     # beyond the slots, sequences hold prefixes; a recurrent model has none to share
     n_sequences = min(MAX_SEQUENCES, n_slots if recurrent else n_slots + 56)
     n_batch = min(int(parameters.values["n_batch"]), pool)
-    params = _context_params(spec, n_ctx=pool, n_sequences=n_sequences, n_batch=n_batch)
+    params = context_params(spec, n_ctx=pool, n_sequences=n_sequences, n_batch=n_batch)
     context = llama_cpp.llama_init_from_model(model, params)
     if not context:
         raise OutOfMemory(
@@ -396,27 +409,23 @@ def _open_context(parameters: LoadParameters, model: Any, on_progress: LoadProgr
             hint="a smaller `--n-ctx` needs less memory",
             n_ctx=n_ctx,
         )
+    _set_adapters(context, adapters, spec)
     on_progress("context", 1.0)
     n_swa = llama_cpp.llama_model_n_swa(model)
     # a sliding window's cache has already dropped what an older prefix would need
     shares = not recurrent and n_swa == 0
     n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
     bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
+    gpus = [device for device in parameters.estimate.devices if device.type != "cpu"]
     applied = {
+        "profile": parameters.values["profile"],
         "n_ctx": n_ctx,
-        "n_ctx_pool": llama_cpp.llama_n_ctx(context),
         "n_slots": n_slots,
-        "n_batch": llama_cpp.llama_n_batch(context),
-        "n_ubatch": llama_cpp.llama_n_ubatch(context),
-        "n_threads": llama_cpp.llama_n_threads(context),
-        "n_threads_batch": llama_cpp.llama_n_threads_batch(context),
         "gpu_layers": _offloaded(log),
-        "flash_attention": spec.flash_attention,
-        "cache_type_k": spec.cache_type_k,
-        "cache_type_v": spec.cache_type_v,
-        "mmap": spec.mmap,
-        "mlock": spec.mlock,
+        "adapters": spec.adapters if adapters else (),
+        **applied_parameters(handed, params, context, len(gpus)),
     }
+    on_cpu = applied["gpu_layers"] == 0
     info = BackendInfo(
         name="llama",
         model_id=spec.model_id,
@@ -429,6 +438,9 @@ def _open_context(parameters: LoadParameters, model: Any, on_progress: LoadProgr
         n_outputs=min(MAX_OUTPUTS, applied["n_batch"]),
         shares_prefixes=shares,
         rewinds=shares,
+        # on the CPU attention looks at every cell of the pool, whoever's it is
+        idle_cells=CPU_IDLE_CELLS if on_cpu else None,
+        parked_cells=pool // 4 if on_cpu and shares else 0,
         speculation=bool(spec.options.get("speculation", True)),
         end_tokens=tuple(token for token in range(n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, token)),
         add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
@@ -439,19 +451,13 @@ def _open_context(parameters: LoadParameters, model: Any, on_progress: LoadProgr
         control_texts=_control_texts(vocab),
         metadata=_metadata(model),
         applied=applied,
-        origins={name: parameters.origins.get(name) or _origin(spec, name) for name in applied},
+        origins={name: parameters.origins[name] for name in applied},
         warnings=parameters.warnings,
         memory=_memory_of(log) | _estimated(parameters, log) | {"model_bytes": llama_cpp.llama_model_size(model)},
     )
     backend = LlamaBackend(info, model, context, vocab)
-    backend._spec = spec
+    backend._spec, backend._adapters = spec, adapters
     return backend
-
-
-def _origin(spec: LoadSpec, name: str) -> str:
-    """Where a parameter comes from that is taken as it stands."""
-    default = next(a.default for a in LoadSpec.__attrs_attrs__ if a.name == name)
-    return "default" if getattr(spec, name) == default else "flag"
 
 
 def _estimated(parameters: LoadParameters, log: NativeLog) -> dict[str, Any]:
@@ -490,7 +496,7 @@ def _memory_of(log: NativeLog) -> dict[str, Any]:
     """Buffer sizes by kind and device, as llama.cpp told them while loading (its log is their only source)."""
     out: dict[str, Any] = {}
     for line in log.lines:
-        for kind in ("model", "KV", "compute", "output", "RS"):
+        for kind in ("model", "KV", "compute", "output", "RS", "LoRA"):
             marker = f" {kind} buffer size ="
             if marker in line and line.rstrip().endswith("MiB"):
                 head, size = line.split(marker, 1)

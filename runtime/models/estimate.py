@@ -40,6 +40,12 @@ class Sizing:
     flash_attention: bool = True
     full_window: bool = True
     """Layers with a sliding window keep the whole context, which llama.cpp does unless told otherwise."""
+    split: tuple[float, ...] = ()
+    """Each GPU's share of the offloaded layers; empty shares them by free memory."""
+    kv_offload: bool = True
+    """Each layer's cache lies on its device; else all of it in main memory, where attention is then computed."""
+    adapter_bytes: tuple[int, ...] = ()
+    """Of all adapters together, in each layer and last in what is outside of them."""
 
 
 @frozen(kw_only=True)
@@ -52,6 +58,7 @@ class DeviceMemory:
     kv_bytes: int = 0
     compute_bytes: int = 0
     output_bytes: int = 0
+    adapter_bytes: int = 0
     free_bytes: int = 0
     layers: int = 0
     """How many layers, the output layer included, it computes."""
@@ -59,7 +66,7 @@ class DeviceMemory:
     @property
     def needed_bytes(self) -> int:
         """Everything together."""
-        return self.weights_bytes + self.kv_bytes + self.compute_bytes + self.output_bytes
+        return self.weights_bytes + self.kv_bytes + self.compute_bytes + self.output_bytes + self.adapter_bytes
 
     @property
     def fits(self) -> bool:
@@ -117,7 +124,7 @@ def estimate(shape: ModelShape, sizing: Sizing, devices: Sequence[Device]) -> Es
     """Memory by device. Layers go to the devices llama.cpp offloads to, in proportion to their free memory."""
     cpu = next((device for device in devices if device.type == "cpu"), None)
     gpus = devices_to_offload_to(devices)
-    places = place(shape.n_layers, sizing.gpu_layers, gpus)
+    places = place(shape.n_layers, sizing.gpu_layers, gpus, sizing.split)
     held = [_held(shape, sizing, places, index) for index in range(-1, len(gpus))]
     names = [("CPU", "cpu", cpu.free_bytes if cpu else 0), *((gpu.name, gpu.type, gpu.free_bytes) for gpu in gpus)]
     return Estimate(
@@ -129,23 +136,25 @@ def estimate(shape: ModelShape, sizing: Sizing, devices: Sequence[Device]) -> Es
     )
 
 
-def place(n_layers: int, gpu_layers: int, gpus: Sequence[Device]) -> tuple[int, ...]:
+def place(n_layers: int, gpu_layers: int, gpus: Sequence[Device], split: Sequence[float] = ()) -> tuple[int, ...]:
     """The device of each layer, -1 for the CPU; the last item is the output layer.
 
-    With several GPUs each gets its share of the offloaded layers by its free memory, as llama.cpp does it.
+    With several GPUs each gets its share of the offloaded layers by `split`, or else by its free memory, as llama.cpp
+    does it.
     """
+    shares = split or [gpu.free_bytes for gpu in gpus]
     count = n_layers + 1
     offloaded = min(max(0, gpu_layers), count) if gpus else 0
     first = count - offloaded
-    total = sum(gpu.free_bytes for gpu in gpus) or 1
-    ends, upto = [], 0
-    for gpu in gpus:
-        upto += gpu.free_bytes
+    total = sum(shares) or 1
+    ends, upto = [], 0.0
+    for share in shares:
+        upto += share
         ends.append(upto / total)
     places = [-1] * count
     for layer in range(first, count):
-        share = (layer - first) / max(1, offloaded)
-        places[layer] = next((index for index, end in enumerate(ends) if share < end), len(ends) - 1)
+        position = (layer - first) / max(1, offloaded)
+        places[layer] = next((index for index, end in enumerate(ends) if position < end), len(ends) - 1)
     return tuple(places)
 
 
@@ -175,13 +184,21 @@ def _held(shape: ModelShape, sizing: Sizing, places: tuple[int, ...], device: in
     if device < 0 or (has_output and shape.tied_embeddings):
         weights += shape.input_bytes
     layers = len(mine) + int(has_output)
+    cached = mine if sizing.kv_offload else range(shape.n_layers) if device < 0 else ()
     return {
         "weights_bytes": weights,
-        "kv_bytes": sum(caches[layer] for layer in mine),
-        "compute_bytes": _compute_bytes(shape, sizing, bool(mine), has_output, is_cpu=device < 0),
+        "kv_bytes": sum(caches[layer] for layer in cached),
+        "adapter_bytes": _adapter_bytes(sizing, mine, device),
+        "compute_bytes": _compute_bytes(shape, sizing, bool(mine or cached), has_output, is_cpu=device < 0),
         "output_bytes": sizing.n_outputs * shape.n_vocab * 4 if device < 0 else 0,
         "layers": layers,
     }
+
+
+def _adapter_bytes(sizing: Sizing, layers: Sequence[int], device: int) -> int:
+    if not sizing.adapter_bytes:
+        return 0
+    return sum(sizing.adapter_bytes[layer] for layer in layers) + (sizing.adapter_bytes[-1] if device < 0 else 0)
 
 
 def _compute_bytes(shape: ModelShape, sizing: Sizing, layers: bool, output: bool, *, is_cpu: bool) -> int:

@@ -1,8 +1,8 @@
 """From what was asked to how a model is loaded: every parameter's value, where it comes from, and whether it fits.
 
-Each value is taken from the first that has one: the caller (`flag`), the profile (`profile NAME`), the model's header
-(`GGUF`), what fits the machine's memory (`fit`), its CPUs (`machine`), a `default`. Pure: headers, devices and limits
-are given.
+Each value is taken from the first that has one: the caller (`flag`, or what `LoadSpec.origins` says), the profile
+(`profile NAME`), the model's header (`GGUF`), what fits the machine's memory (`fit`), its CPUs and GPUs (`machine`), a
+`default`. Pure: headers, devices and limits are given.
 """
 
 from __future__ import annotations
@@ -10,24 +10,27 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field, frozen
 
 from ...errors import BadInput, OutOfMemory
 from ..load_spec import LoadSpec
-from .device import Device, devices_to_offload_to
-from .estimate import Estimate, Sizing, estimate
+from .choice import Choice, Fate, given_by
+from .device import Device
+from .estimate import DeviceMemory, Estimate, Sizing, estimate
 from .fit import Alternative, alternatives, auto_layers, context_that_fits, pool_cells
 from .header import GGUFHeader
 from .machine import CpuLimits
-from .profiles import Profile, profile_named
-from .shape import ModelShape, model_shape
+from .offload import settle_offloading
+from .positions import settle_positions
+from .profiles import profile_named
+from .shape import ModelShape, adapter_layer_bytes, model_shape
 
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_SLOTS: Final = 8
 DEFAULT_BATCH: Final = 512
+CPU_UBATCH: Final = 128
 GIB: Final = 1 << 30
-_UNSET: Final = {"gpu_layers": "auto", "flash_attention": "auto", "cache_type_k": "f16", "cache_type_v": "f16"}
-"""Parameters that have a value even when nobody gave one; that value then counts as not given."""
+NOT_QUANTISED: Final = ("f32", "f16", "bf16")
 
 
 @frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
@@ -37,14 +40,27 @@ class LoadParameters:
     spec: LoadSpec
     origins: dict[str, str]
     estimate: Estimate
+    fates: dict[str, tuple[Fate, str]] = field(factory=dict)
+    """Of parameters that are not simply applied: what is done instead, and why."""
     alternatives: tuple[Alternative, ...] = ()
     """Where it does not fit: parameters that would."""
     warnings: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
-        """Whether every device has the memory it would need."""
+        """Whether every device has the memory it would need, with some left."""
         return self.estimate.fits
+
+    @property
+    def too_large_for(self) -> tuple[DeviceMemory, ...]:
+        """Devices on which the load would surely fail; weights that are mapped from the file may exceed memory."""
+        mapped = self.spec.mmap and not self.spec.mlock
+        return tuple(
+            device
+            for device in self.estimate.devices
+            if device.needed_bytes - (device.weights_bytes if mapped and device.type == "cpu" else 0)
+            > device.free_bytes
+        )
 
     @property
     def values(self) -> dict[str, Any]:
@@ -69,25 +85,61 @@ def load_parameters(
     cpu: CpuLimits,
     *,
     given: Collection[str] | None = None,
+    adapters: Sequence[GGUFHeader] = (),
 ) -> LoadParameters:
-    """Resolve every load parameter of a model, given the headers of its parts.
+    """Resolve every load parameter of a model, given the headers of its parts and of its adapters.
 
-    `given` names the parameters the caller asked for; without it those that differ from `LoadSpec`'s defaults are
-    taken for such. Raises BadInput for a profile that does not exist or a cache type the model cannot have.
+    `given` names the parameters the caller asked for; without it those that are set. Raises BadInput for a profile, a
+    cache type or a GPU that cannot be.
     """
     profile, shape = profile_named(spec.profile), model_shape(headers)
-    choice = _Choice(spec, profile, _given(spec) if given is None else given)
+    choice = Choice(spec, profile, given_by(spec) if given is None else given)
+    choice.put("profile", profile.name, spec.origins.get("profile", "default" if spec.profile is None else "flag"))
+    sizing = evolve(_sizing(choice, shape, cpu), adapter_bytes=adapter_layer_bytes(adapters, shape.n_layers))
+    settle_positions(choice, headers[0], shape)
+    choice.take("adapters", ())
+    choice.take("mmap", True)
+    choice.take("mlock", False)
+    auto, sizing = settle_offloading(choice, shape, sizing, devices)
+    if not auto and choice.values["gpu_layers"] == 0:
+        sizing = _attention_on_cpu(choice, sizing)
+    sizing = _context(choice, shape, sizing, devices, auto=auto)
+    return _resolved(choice, shape, _batch_within_pool(choice, sizing), devices)
+
+
+def require_memory(parameters: LoadParameters) -> None:
+    """Raise OutOfMemory where a load would surely fail, with parameters that would fit."""
+    for device in parameters.too_large_for:
+        raise OutOfMemory(
+            f"`{parameters.spec.model_id}` needs {device.needed_bytes / GIB:.1f} GiB of memory on {device.name}, where "
+            f"{device.free_bytes / GIB:.1f} GiB are free",
+            hint=_hint(parameters),
+            memory=parameters.estimate.as_dict(),
+            alternatives=[each.as_dict() for each in parameters.alternatives],
+        )
+
+
+def _sizing(choice: Choice, shape: ModelShape, cpu: CpuLimits) -> Sizing:
+    """Settle what needs no device: slots, batches, threads, cache types, flash attention."""
     n_slots = choice.take("n_slots", DEFAULT_SLOTS)
     n_batch = choice.take("n_batch", DEFAULT_BATCH)
     n_ubatch = choice.take("n_ubatch", min(n_batch, DEFAULT_BATCH))
     if n_ubatch > n_batch:
-        n_ubatch = choice.put("n_ubatch", n_batch, "fit")
+        n_ubatch = _lower(choice, "n_ubatch", n_batch, f"`n_batch` is {n_batch}")
     threads = choice.take("n_threads", cpu.threads, "machine")
     choice.take("n_threads_batch", threads, choice.origins["n_threads"])
+    if threads > cpu.allowed:
+        choice.warnings.append(f"{threads} threads share {cpu.allowed} CPUs: fewer are faster")
     for name in ("cache_type_k", "cache_type_v"):
         _check_cache_type(name, choice.take(name, "f16"), shape)
     flash = choice.take("flash_attention", "auto")
-    sizing = Sizing(
+    if flash == "off" and choice.values["cache_type_v"] not in NOT_QUANTISED:
+        raise BadInput(
+            f"`cache_type_v` cannot be `{choice.values['cache_type_v']}` without flash attention",
+            hint="leave `flash_attention` at `auto`, or take `f16`",
+            param="cache_type_v",
+        )
+    return Sizing(
         n_ctx_pool=0,
         n_sequences=n_slots,
         n_ubatch=n_ubatch,
@@ -95,54 +147,36 @@ def load_parameters(
         cache_type_v=choice.values["cache_type_v"],
         flash_attention=flash != "off",
     )
-    auto, sizing = _layers(choice, shape, sizing, devices)
-    sizing = _context(choice, shape, sizing, devices, n_slots, auto=auto)
-    return _resolved(choice, shape, sizing, devices, n_slots)
 
 
-def require_memory(parameters: LoadParameters) -> None:
-    """Raise OutOfMemory where a load would surely fail; weights that are mapped from the file may exceed memory."""
-    for device in parameters.estimate.devices:
-        needed = device.needed_bytes
-        if device.type == "cpu" and parameters.spec.mmap and not parameters.spec.mlock:
-            needed -= device.weights_bytes
-        if needed > device.free_bytes:
-            raise OutOfMemory(
-                f"`{parameters.spec.model_id}` needs {needed / GIB:.1f} GiB of memory on {device.name}, where "
-                f"{device.free_bytes / GIB:.1f} GiB are free",
-                hint=_hint(parameters),
-                memory=parameters.estimate.as_dict(),
-                alternatives=[each.as_dict() for each in parameters.alternatives],
-            )
+def _attention_on_cpu(choice: Choice, sizing: Sizing) -> Sizing:
+    """Settle `auto` where nothing runs on a GPU.
+
+    llama.cpp's flash attention on the CPU takes 14 µs a cell and token of SmolLM2 where plain attention takes 3; plain
+    attention in turn needs room for its scores, so prompts go in smaller pieces, which costs them nothing.
+    """
+    if choice.values["flash_attention"] != "auto" or choice.values["cache_type_v"] not in NOT_QUANTISED:
+        return sizing
+    choice.put("flash_attention", "off", "machine")
+    if not choice.asked("n_ubatch"):
+        choice.put("n_ubatch", min(choice.values["n_ubatch"], CPU_UBATCH), "machine")
+    return evolve(sizing, flash_attention=False, n_ubatch=choice.values["n_ubatch"])
 
 
-@define(eq=False, repr=False)  # unused methods would only slow the start
-class _Choice:
-    """Collects each parameter's value and origin as it is decided."""
-
-    spec: LoadSpec
-    profile: Profile
-    given: Collection[str]
-    values: dict[str, Any] = field(factory=dict)
-    origins: dict[str, str] = field(factory=dict)
-    warnings: list[str] = field(factory=list)
-
-    def take(self, name: str, fallback: Any, origin: str = "default") -> Any:
-        """The caller's value, else the profile's, else the fallback."""
-        if name in self.given:
-            return self.put(name, getattr(self.spec, name), "flag")
-        if name in self.profile.values:
-            return self.put(name, self.profile.values[name], f"profile {self.profile.name}")
-        return self.put(name, fallback, origin)
-
-    def put(self, name: str, value: Any, origin: str) -> Any:
-        self.values[name], self.origins[name] = value, origin
-        return value
+def _lower(choice: Choice, name: str, value: int, why: str) -> int:
+    if choice.asked(name):
+        choice.approximate(name, value, why)
+    choice.put(name, value, "fit")
+    return value
 
 
-def _given(spec: LoadSpec) -> set[str]:
-    names = ("n_ctx", "n_slots", "n_batch", "n_ubatch", "n_threads", "n_threads_batch", *_UNSET)
-    return {name for name in names if getattr(spec, name) != _UNSET.get(name)}
+def _batch_within_pool(choice: Choice, sizing: Sizing) -> Sizing:
+    """A decode call takes no more tokens than there are cells."""
+    pool = sizing.n_ctx_pool
+    for name in ("n_batch", "n_ubatch"):
+        if choice.values[name] > pool:
+            _lower(choice, name, pool, f"the context has {pool} tokens")
+    return evolve(sizing, n_ubatch=choice.values["n_ubatch"])
 
 
 def _check_cache_type(name: str, value: str, shape: ModelShape) -> None:
@@ -154,33 +188,19 @@ def _check_cache_type(name: str, value: str, shape: ModelShape) -> None:
         )
 
 
-def _layers(choice: _Choice, shape: ModelShape, sizing: Sizing, devices: Sequence[Device]) -> tuple[bool, Sizing]:
-    """Settle `gpu_layers` where it is a number or `all`; say whether it is left to what fits."""
-    wanted = choice.take("gpu_layers", "auto")
-    if not devices_to_offload_to(devices):
-        if wanted not in ("auto", 0):
-            choice.warnings.append("there is no GPU that llama.cpp can use: all layers run on the CPU")
-        choice.put("gpu_layers", 0, choice.origins["gpu_layers"] if wanted == 0 else "machine")
-        return False, sizing
-    if wanted == "auto":
-        return True, sizing
-    layers = shape.n_layers + 1 if wanted == "all" else min(int(wanted), shape.n_layers + 1)
-    choice.put("gpu_layers", layers, choice.origins["gpu_layers"])
-    return False, evolve(sizing, gpu_layers=layers)
-
-
-def _context(
-    choice: _Choice, shape: ModelShape, sizing: Sizing, devices: Sequence[Device], n_slots: int, *, auto: bool
-) -> Sizing:
+def _context(choice: Choice, shape: ModelShape, sizing: Sizing, devices: Sequence[Device], *, auto: bool) -> Sizing:
     """Settle `n_ctx`, the pool and, with `auto`, the layers on the GPU."""
+    n_slots = choice.values["n_slots"]
     own = shape.context_length or DEFAULT_CONTEXT
     n_ctx = choice.take("n_ctx", DEFAULT_CONTEXT)
-    if choice.origins["n_ctx"] == "flag":
+    if "n_ctx" in choice.given:
         if shape.context_length and n_ctx > own:
             choice.warnings.append(f"the model was made for {own} tokens; beyond them its answers get worse")
         lowest = n_ctx
     else:
         if n_ctx > own:
+            if choice.asked("n_ctx"):
+                choice.approximate("n_ctx", own, f"the model was made for {own} tokens")
             n_ctx = choice.put("n_ctx", own, "GGUF")
         lowest = 0
     fitting = context_that_fits(shape, sizing, devices, n_ctx, n_slots, auto=auto)
@@ -189,6 +209,8 @@ def _context(
         fitting = n_ctx, evolve(fitted, gpu_layers=auto_layers(shape, fitted, devices)) if auto else fitted
     found, fitted = fitting
     if found < n_ctx:
+        if choice.asked("n_ctx"):
+            choice.approximate("n_ctx", found, "no more fits the memory")
         choice.put("n_ctx", found, "fit")
         choice.warnings.append(f"the context was lowered from {n_ctx} to {found} tokens, which is what fits the memory")
     choice.put("n_ctx_pool", fitted.n_ctx_pool, "default" if fitted.n_ctx_pool == pool_cells(found, n_slots) else "fit")
@@ -201,24 +223,22 @@ def _context(
     return fitted
 
 
-def _resolved(
-    choice: _Choice, shape: ModelShape, sizing: Sizing, devices: Sequence[Device], n_slots: int
-) -> LoadParameters:
+def _resolved(choice: Choice, shape: ModelShape, sizing: Sizing, devices: Sequence[Device]) -> LoadParameters:
     outcome = estimate(shape, sizing, devices)
     if not outcome.fits and outcome.fits_mapped:
         choice.warnings.append(
             "weights and context together exceed the memory: weights will be read from the file over and over"
         )
-    n_ctx = choice.values["n_ctx"]
+    n_ctx, n_slots = choice.values["n_ctx"], choice.values["n_slots"]
     spec = evolve(
         choice.spec,
-        profile=choice.profile.name,
         options={**choice.spec.options, "n_ctx_pool": choice.values["n_ctx_pool"]},
         **{name: value for name, value in choice.values.items() if name != "n_ctx_pool"},
     )
     return LoadParameters(
         spec=spec,
         origins=choice.origins,
+        fates=choice.fates,
         estimate=outcome,
         alternatives=() if outcome.fits else tuple(alternatives(shape, sizing, devices, n_ctx, n_slots)),
         warnings=tuple(choice.warnings),

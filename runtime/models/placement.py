@@ -6,11 +6,12 @@ The one file here that joins disk, devices and the pure rules of `parameters`.
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
 from ...errors import ModelLoadFailed
 from ..load_spec import LoadSpec
 from .device import Device, probe_devices
-from .gguf import InvalidGGUF, read_header
+from .gguf import GGUFHeader, InvalidGGUF, read_header
 from .machine import cpu_limits
 from .parameters import LoadParameters, load_parameters
 from .splits import sibling_parts
@@ -22,11 +23,18 @@ def parameters_here(spec: LoadSpec, *, given: Collection[str] | None = None, pro
     A worker, which will load the model, asks the devices in its own process. `probe=True` is for everybody else: it
     starts no GPU driver here and leaves nothing behind, so a dry run may call it.
     """
+    headers = [_header(path, spec.model_id, exact=not probe) for path in sibling_parts(spec.path)]
+    names = [name for name, _scale in spec.adapters]
+    adapters = [_header(path, name, exact=not probe) for name, path in zip(names, spec.adapter_paths, strict=True)]
+    devices = probe_devices() if probe else _own_devices()
+    return load_parameters(spec, headers, devices, cpu_limits(), given=given, adapters=adapters)
+
+
+def _header(path: str | Path, model_id: str, *, exact: bool) -> GGUFHeader:
     try:
-        headers = [read_header(path, exact=not probe) for path in sibling_parts(spec.path)]
+        return read_header(path, exact=exact)
     except InvalidGGUF as error:
-        raise ModelLoadFailed(f"`{spec.model_id}` {error.reason}", model=spec.model_id, reason=error.reason) from error
-    return load_parameters(spec, headers, probe_devices() if probe else _own_devices(), cpu_limits(), given=given)
+        raise ModelLoadFailed(f"`{model_id}` {error.reason}", model=model_id, reason=error.reason) from error
 
 
 def _own_devices() -> list[Device]:

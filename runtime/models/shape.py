@@ -102,6 +102,16 @@ def model_shape(headers: Sequence[GGUFHeader]) -> ModelShape:
     )
 
 
+def adapter_layer_bytes(headers: Sequence[GGUFHeader], n_layers: int) -> tuple[int, ...]:
+    """Bytes of all the adapters together by layer, and last what belongs to no layer."""
+    found = [0] * (n_layers + 1)
+    for header in headers:
+        for name, _shape, _kind, _offset, n_bytes in header.raw_tensors:
+            match = _LAYER.match(name)
+            found[min(int(match[1]), n_layers) if match is not None else n_layers] += n_bytes
+    return tuple(found)
+
+
 def _feed_forward_width(header: GGUFHeader) -> int:
     dense = max(header.per_layer("feed_forward_length", 0), default=0)
     used, expert = header.parameter("expert_used_count") or 0, header.parameter("expert_feed_forward_length") or dense

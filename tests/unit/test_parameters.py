@@ -62,7 +62,8 @@ def resolve(header: GGUFHeader, where: list[Device] | None = None, **asked: Any)
 def test_what_nobody_asked_for_is_a_default_the_machines_or_the_files(header: GGUFHeader) -> None:
     found = resolve(header)
 
-    assert found.values == {
+    assert {name: value for name, value in found.values.items() if value is not None} == {
+        "profile": "auto",
         "n_slots": 8,
         "n_batch": 512,
         "n_ubatch": 512,
@@ -71,10 +72,19 @@ def test_what_nobody_asked_for_is_a_default_the_machines_or_the_files(header: GG
         "cache_type_k": "f16",
         "cache_type_v": "f16",
         "flash_attention": "auto",
+        "adapters": (),
+        "mmap": True,
+        "mlock": False,
         "gpu_layers": 0,
+        "split_mode": "layer",
+        "tensor_split": (),
+        "main_gpu": 0,
+        "kv_offload": True,
         "n_ctx": 8192,
         "n_ctx_pool": 8192,
     }
+    assert found.fates == {}
+    assert found.origins["rope_freq_base"] == "GGUF"
     assert found.origins["n_threads"] == "machine"
     assert found.origins["n_ctx"] == "default"
     assert found.fits
