@@ -25,6 +25,7 @@ from ..planner.plans.models import ModelsLoad
 from .app import create_app
 from .guard import LOOPBACK_NAMES, Policy
 from .listen import Place, url_of
+from .protocol import HttpProtocol
 from .recording import open_playback, open_recorder
 from .server import Readiness, Server, WriteLog
 
@@ -132,7 +133,7 @@ class _Life:
         _route_logging(self.write_log)
         config = uvicorn.Config(
             create_app(self.server),
-            http="httptools",
+            http=HttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

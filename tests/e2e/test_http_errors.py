@@ -57,6 +57,23 @@ def test_a_malformed_body_is_a_400(http: httpx.Client, body: bytes) -> None:
     assert http.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "sent", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"], ids=["text", "header", "TLS"]
+)
+def test_bytes_that_are_no_http_request_are_a_400_and_close_the_connection(
+    echo_server: RunningServer, http: httpx.Client, sent: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", echo_server.port), timeout=20) as link:
+        link.sendall(sent)
+        with link.makefile("rb") as answer:
+            head, _, body = answer.read().partition(b"\r\n\r\n")  # up to the end: it is closed
+    headers = dict(line.lower().split(": ") for line in head.decode().splitlines()[1:])
+
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert error_of(httpx.Response(400, headers=headers, content=body))["type"] == "invalid_request_error"
+    assert http.get("/health").status_code == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_wrong_value_is_a_400_also_for_a_stream(http: httpx.Client, stream: bool) -> None:
     answer = http.post(CHAT, json=ASK | {"temperature": "hot", "stream": stream})
