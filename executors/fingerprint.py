@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..runtime.models.catalog import Entry
+    from ..runtime.models.fingerprint import Stamp
     from ..runtime.types import LoadedModel
     from .context import Context
 
@@ -55,13 +56,18 @@ def model_fingerprint(
     `override` is the chat template the model was loaded with. Blocking: hashes the file the first time. Raises OSError
     and InvalidGGUF.
     """
+    from ..runtime.models.fingerprint import stamp_of
+
+    header = _of_header(entry.path, stamp_of(entry.path), tuple(names) or (*entry.aliases, entry.id), override)
+    return {"sha256": kept_sha256(entry.parts, state_dir), **header}
+
+
+@lru_cache(maxsize=64)
+def _of_header(path: str, _stamp: Stamp, names: tuple[str, ...], override: str | None) -> dict[str, str]:
+    """What the header says, read once for each state of a file."""
     from ..runtime.models.fingerprint import template_hash, tokenizer_hash
 
-    return {
-        "sha256": kept_sha256(entry.parts, state_dir),
-        "template_hash": template_hash(entry.path, names or (*entry.aliases, entry.id), override),
-        "tokenizer_hash": tokenizer_hash(entry.path),
-    }
+    return {"template_hash": template_hash(path, names, override), "tokenizer_hash": tokenizer_hash(path)}
 
 
 def served_fingerprint(ctx: Context, name: str, loaded: LoadedModel | None) -> dict[str, Any]:

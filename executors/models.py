@@ -66,42 +66,50 @@ def preview_named(plan: ModelsShow, ctx: Context) -> Facts:
 
 @previewed(preview_named)
 async def show(plan: ModelsShow, ctx: Context) -> Events:
-    """One model's header in words, and how it is loaded where it is."""
+    """One model's header in words, how it is loaded where it is, and its fingerprint where that is asked for."""
     name = _name_or_default(plan.model, ctx)
     target = await in_thread(resolve, ctx, name)
-    if target.entry is None:
+    loaded = find_loaded(ctx, target.model_id) if ctx.on_server else None
+    if target.entry is None and not plan.fingerprint:
         raise ModelNotFound(f"`{name}` has no file to show", param="model")
-    row = entry_row(target.entry)
-    if target.entry.valid:
+    row = _row_without_file(target.model_id) if target.entry is None else entry_row(target.entry)
+    if target.entry is not None and target.entry.valid:
         row["header"] = await in_thread(_header, Path(target.entry.path))
     if ctx.on_server:
-        loaded = find_loaded(ctx, target.model_id)
         row["loaded"] = None if loaded is None else loaded_row(loaded)
     if plan.fingerprint:
         from .fingerprint import served_fingerprint
 
-        known = find_loaded(ctx, target.model_id) if ctx.on_server else None
-        row["fingerprint"] = await in_thread(served_fingerprint, ctx, target.model_id, known)
+        row["fingerprint"] = await in_thread(served_fingerprint, ctx, target.model_id, loaded)
     yield Result(data=row)
 
 
 def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
     """The file, the effective parameters with their origin, and what must still hold when the plan is applied."""
     found = _named_facts(plan.model, ctx)
-    taken = LoadFacts()
-    if found.preconditions:
-        target = resolve(ctx, _name_or_default(plan.model, ctx), catalog=ctx.catalog)
-        taken = load_facts(plan, ctx, load_spec(ctx, target, plan))
+    taken, spec, resolved = LoadFacts(), None, dict(found.resolved)
+    if "model_id" in resolved:
+        spec = load_spec(ctx, resolve(ctx, _name_or_default(plan.model, ctx), catalog=ctx.catalog), plan)
+    if found.preconditions and spec is not None:
+        taken = load_facts(plan, ctx, spec)
     diff, unknown = None, list(found.unknown)
+    if taken.memory:
+        resolved["memory"] = taken.memory
     if ctx.on_server:
         before = [model.model_id for model in ctx.runtime.loaded()]
-        after = list(dict.fromkeys([*before, *filter(None, [found.resolved.get("model_id")])]))
+        evicted = () if spec is None else ctx.runtime.would_evict(spec)
+        resolved["would_evict"] = list(evicted)
+        left = [model_id for model_id in before if model_id not in evicted]
+        after = list(dict.fromkeys([*left, *filter(None, [resolved.get("model_id")])]))
         diff = {"before": {"loaded": before}, "after": {"loaded": after}}
     else:
-        unknown += ["which models the server has loaded already", "how much memory is free where the server runs"]
+        unknown += [
+            "which models the server has loaded already, and which would be evicted",
+            "how much memory is free where the server runs",
+        ]
     return Facts(
         effects=("read", "create", "gpu", "exec"),
-        resolved={**found.resolved, "memory": taken.memory} if taken.memory else found.resolved,
+        resolved=resolved,
         provenance=taken.provenance,
         preconditions=found.preconditions,
         unknown=tuple(unknown),
@@ -180,6 +188,13 @@ def entry_row(entry: Entry) -> dict[str, Any]:
         "aliases": list(entry.aliases),
         "duplicate_of": entry.duplicate_of,
     }
+
+
+def _row_without_file(model_id: str) -> dict[str, Any]:
+    """The row of what the echo backend calls a model."""
+    unknown = ("reason", "architecture", "name", "context_length", "quantization", "parameter_count", "duplicate_of")
+    known = {"id": model_id, "path": "", "parts": 0, "size_bytes": 0, "modified": 0.0, "kind": "model", "valid": True}
+    return {**known, **dict.fromkeys(unknown), "aliases": []}
 
 
 def loaded_row(model: LoadedModel) -> dict[str, Any]:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .events import Events
 
 
+LIMITS = ("max_loaded", "memory_budget_bytes", "idle_ttl_s", "queue_size")
+"""Settings that decide which models stay loaded and which requests wait; null is no limit."""
+
+
 def preview_status(_plan: Status, ctx: Context) -> Facts:
     """Only the server knows; a dry run does not ask it."""
     return Facts(
@@ -46,6 +50,7 @@ async def status(_plan: Status, ctx: Context) -> Events:
             "pid": os.getpid(),
             "instance": ctx.instance,
             "default_model": _default(ctx),
+            "limits": {name: getattr(ctx.settings, name) for name in LIMITS},
             "models": models,
         }
     )

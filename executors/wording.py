@@ -29,12 +29,17 @@ def record_text(command: str, data: Mapping[str, Any]) -> str | None:
 
 
 def step_text(data: Mapping[str, Any]) -> str | None:
-    """A step that failed, with its place and what was wrong; the totals of a replay that was interrupted."""
+    """A step that failed, with its place and what was wrong, or whose recorded answer differs or may; the totals of a
+    replay that was interrupted."""
     if "summary" in data:
         return totals_line(data["summary"])
-    if data.get("status") != "failed":
+    compared = data.get("comparison") or {}
+    if data.get("status") != "failed" and compared.get("verdict") in (None, "same"):
         return None
     place = data["place"]
+    if data.get("status") != "failed":
+        at = f"{place['file']}:{place['line']}: {data['step']}. {data['name']}"
+        return printable(f"{data['status']}  {at}: {compared['message']}")
     number = f"{data['step']}" + (f"[{data['iteration']}]" if "iteration" in data else "")
     head = f"failed  {place['file']}:{place['line']}: {number}. {data['name']}"
     lines = [f"        {problem['path']}: {problem['message']}" for problem in data.get("problems") or ()]

@@ -30,6 +30,7 @@ class StatusResult:
     pid: int | None = None
     instance: str | None = None
     default_model: str | None = None
+    limits: dict[str, Any] | None = None
     models: tuple[LoadedModel, ...] = ()
 
 
@@ -110,10 +111,11 @@ class ModelsResult:
 
 @frozen(kw_only=True)
 class ShowResult(ModelRow):
-    """One model with its header; `loaded` on a server only."""
+    """One model with its header; `loaded` on a server only, `fingerprint` where it was asked for."""
 
     header: dict[str, Any] | None = None
     loaded: LoadedModel | None = None
+    fingerprint: dict[str, Any] | None = None
 
 
 @frozen(kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 from attrs import define, field
 
@@ -31,6 +32,8 @@ class Entry:
     ended_by: LocalLLMError | None = None
     listeners: list[LoadProgress] = field(factory=list)
     memory_bytes: int = 0
+    lane_bytes: int = 0
+    """What of it is the strict lane's, once a request asked for that."""
     admitted: bool = False
     load_s: float = 0.0
     loaded_at: float | None = None
@@ -47,6 +50,13 @@ class Entry:
         """Tell everybody who waits for the load."""
         for listener in self.listeners:
             listener(stage, fraction)
+
+    def count_lane(self) -> None:
+        """A strict request is on its way: the worker makes the lane's context, which stays."""
+        if not self.lane_bytes:
+            estimate = self.report.memory.get("estimate") or {}
+            self.lane_bytes = int(estimate.get("strict_lane_bytes", 0))
+            self.memory_bytes += self.lane_bytes
 
     def touch(self) -> None:
         """Somebody used it now."""
@@ -75,7 +85,7 @@ class Entry:
             applied=self.report.applied,
             origins=self.report.origins,
             warnings=self.report.warnings,
-            memory=self.report.memory,
+            memory=self._memory(),
             load_s=self.load_s,
             loaded_at=self.loaded_at,
             last_used_at=self.last_used_at,
@@ -85,6 +95,13 @@ class Entry:
             metrics={**self.metrics.as_dict(), "engine": told.metrics},
             pinned=self.spec.pin,
         )
+
+    def _memory(self) -> dict[str, Any]:
+        told = self.report.memory
+        if not self.lane_bytes:
+            return told
+        lane: dict[str, Any] = {"strict_lane_bytes": self.lane_bytes}
+        return told | lane | ({"total_bytes": told["total_bytes"] + self.lane_bytes} if "total_bytes" in told else {})
 
 
 def expected_bytes(spec: LoadSpec) -> int:

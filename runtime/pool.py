@@ -159,13 +159,13 @@ class LocalRuntime:
     def _room(self, spec: LoadSpec, needed_bytes: int) -> Room:
         others = [
             entry.resident()
-            for entry in self._entries.values()
+            for entry in list(self._entries.values())
             if entry.spec.model_id != spec.model_id and (entry.admitted and entry.state != "cooling_down")
         ]
         return make_room(others, needed_bytes, self._limits)
 
     def would_evict(self, spec: LoadSpec) -> tuple[str, ...]:
-        """Which models a load of `spec` would unload right now."""
+        """Which models a load of `spec` would unload right now. From any thread."""
         entry = self._entries.get(spec.model_id)
         if entry is not None and entry.state in ("loading", "ready"):
             return ()
@@ -277,6 +277,8 @@ class LocalRuntime:
         stream = worker.open(request)
         meter = entry.metrics.begin(time.monotonic())
         entry.open += 1
+        if request.determinism == "strict":
+            entry.count_lane()
         self._disarm_ttl(entry)
         self._set_deadline(stream, request)
         try:

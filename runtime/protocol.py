@@ -25,6 +25,10 @@ class Runtime(Protocol):
         """End the model's worker. Raises InUse under running requests without `force`, ModelNotFound if it is not loaded."""
         ...
 
+    def would_evict(self, spec: LoadSpec) -> tuple[str, ...]:
+        """Which models a load of `spec` would unload right now to make room. From any thread; may read the header."""
+        ...
+
     def loaded(self) -> list[LoadedModel]:
         """Every model with a worker, in order of loading, from what is known without asking a worker."""
         ...

@@ -210,6 +210,8 @@ class Runner:
             record |= {"attempts": trial.attempts, "duration_ms": trial.duration_ms}
             if trial.outcome is not None:
                 record["exit_code"] = trial.outcome.exit_code
+            if trial.comparison is not None:
+                record["comparison"] = trial.comparison
             if trial.problems:
                 record["problems"] = trial.problems
         return record

@@ -14,6 +14,7 @@ from ...planner.files.expect import ExpectFault, capture, check_expectations, ho
 from ...planner.files.steps import BoundStep, Step, bind
 from ...planner.files.variables import redact
 from .outcome import Outcome, outcome_of, outcome_of_error
+from .recorded import as_recorded, compare
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -39,6 +40,8 @@ class Trial:
     attempts: int = 0
     duration_ms: float = 0.0
     secrets: frozenset[str] = frozenset()
+    comparison: dict[str, Any] | None = None
+    """How the outcome relates to the recorded one, where there is one."""
 
     @property
     def passed(self) -> bool:
@@ -57,11 +60,12 @@ async def try_step(
     trial = Trial(name=bound.name, secrets=bound.secrets)
     if step.dry_run:
         ctx = evolve(ctx, dry_run=True)
+    plan = as_recorded(bound.plan, step.recorded)
     deadline = began + (step.timeout_s or timeout_s)
     retries = step.retry.times if step.retry is not None else 0
     for attempt in range(1, retries + 2):
         trial.attempts = attempt
-        trial.outcome = await _bounded(outcome_of(bound.plan, ctx, bound.secrets), stop, deadline)
+        trial.outcome = await _bounded(outcome_of(plan, ctx, bound.secrets), stop, deadline)
         timed_out = trial.outcome is None
         if trial.outcome is None:
             words = f"the step did not end within {step.timeout_s or timeout_s:g} s"
@@ -73,6 +77,11 @@ async def try_step(
         assert step.retry is not None
         if await _pause(step.retry.interval_s, stop, deadline):
             break
+    if step.recorded is not None and trial.outcome is not None:
+        compared = await compare(plan, step.recorded, trial.outcome, ctx)
+        trial.comparison = redact(compared.as_dict(), bound.secrets)
+        if compared.failed:
+            trial.problems.append({"path": "$.result", "message": redact(compared.sentence, bound.secrets)})
     if trial.passed:
         capture_all(step, trial)
     trial.duration_ms = round((time.monotonic() - began) * 1000, 3)
