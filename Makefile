@@ -24,17 +24,18 @@ PEER_STAMP := $(PEER_VENV)/installed-$(PEER_VERSION)
 MINUTES ?= 30
 ROUNDS ?= 3
 
-.PHONY: help setup model templates demo test serve lint format check schemas bench bench-peer bench-speculation soak clean
+.PHONY: help setup model templates demo test replay serve lint format check schemas bench bench-peer bench-speculation soak clean
 
 help:
 	@echo "make setup       create $(VENV), install everything, fetch the small model"
 	@echo "make demo        set up, start the server, ask it one question, stop it"
 	@echo "make serve       set up and start the server with the small model"
 	@echo "make test        set up and run every test"
+	@echo "make replay      set up and replay the plan files in examples/, with a JUnit report in build/"
 	@echo "make lint        formatting, ruff, mypy --strict, import rules, schema freshness"
 	@echo "make check       lint and test"
 	@echo "make schemas     write the JSON Schemas anew from the plan classes"
-	@echo "make bench       measure the dry run, load_plan, the scan and the decode loop"
+	@echo "make bench       measure the dry run, load_plan, the scan, replay and the decode loop"
 	@echo "make bench-peer  measure the server against llama.cpp's own (ROUNDS=$(ROUNDS))"
 	@echo "make bench-speculation  measure speculation on against off"
 	@echo "make soak        mixed load on a real server (MINUTES=$(MINUTES))"
@@ -85,6 +86,14 @@ test: setup templates
 templates: $(STAMP)
 	@$(BIN)/python tests/fetch_templates.py
 
+replay: setup
+	@mkdir -p build
+	@$(BIN)/python -m localllm serve --model smollm2-135m --port 0 >build/serve.log & server=$$!; \
+	trap 'kill $$server' EXIT; \
+	until grep -Eq "is ready|is not loaded" build/serve.log; do kill -0 $$server || exit 1; sleep 0.2; done; \
+	url=$$(sed -n 's/^listening on \(http[^ ]*\).*/\1/p' build/serve.log); \
+	$(BIN)/python -m localllm --server "$$url" replay examples/*.plan.yaml --report junit=build/replay.xml
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -105,6 +114,7 @@ bench: setup
 	$(BIN)/python tests/bench/dry_run.py
 	$(BIN)/python tests/bench/load_plan.py
 	$(BIN)/python tests/bench/scan.py
+	$(BIN)/python tests/bench/replay.py
 	$(BIN)/python tests/bench/decode.py
 
 $(PEER_STAMP):
