@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LocalLLMError, Unsupported, UsageError
+from ..errors import InvalidPlan, LocalLLMError, Unsupported, UsageError
 from ..planner.codec import dump_plan, load_plan
 from ..planner.identity import plan_id
 from ..planner.plans import COMMANDS
@@ -15,6 +15,7 @@ from .preview import previewed
 from .threads import in_thread
 
 if TYPE_CHECKING:
+    from ..planner.files.saved import SavedPlan
     from ..planner.plans.inspect import Explain
     from .context import Context
     from .events import Events
@@ -33,28 +34,35 @@ async def explain(plan: Explain, ctx: Context) -> Events:
 
 
 def _explain_all(plan: Explain, ctx: Context) -> list[dict[str, Any]]:
-    return [_explained(name, raw, ctx) for name, raw in _plans(plan)]
+    return [_unsettled(each) if each.shown is None else _explained(each.name, each.shown, ctx) for each in _plans(plan)]
 
 
-def _plans(plan: Explain) -> list[tuple[str, dict[str, Any]]]:
-    """The name and the raw plan of each plan that is meant; where a step needs a capture, what is known of it."""
+def _plans(plan: Explain) -> list[SavedPlan]:
+    """Each plan that is meant."""
+    from ..planner.files.saved import SavedPlan, read_saved
+
     if _is_argv(plan.target):
         from ..planner.cli import parse
 
         invocation = parse(plan.target)
         if invocation.kind != "plan":
             raise UsageError("that command line asks for help and means no plan", param="target")
-        return [(str(invocation.raw["command"]), invocation.raw)]
-    from ..planner.files.saved import read_saved
-
+        raw = invocation.raw
+        return [SavedPlan(name=str(raw["command"]), template=raw, shown=raw)]
     found = read_saved(plan.target, flags=plan.var, vars_file=plan.vars_file, env=os.environ)
-    return [(each.name, each.template if each.shown is None else each.shown) for saved in found for each in saved.plans]
+    return [each for saved in found for each in saved.plans]
 
 
 def _is_argv(target: tuple[str, ...]) -> bool:
     """Whether the target is a command line: its first word is one of ours, or an option. A file goes as `./NAME`."""
     first_words = {command.split(".")[0] for command in COMMANDS}
     return target[0] in first_words or (target[0].startswith("-") and target[0] != "-")
+
+
+def _unsettled(saved: SavedPlan) -> dict[str, Any]:
+    """What can be said of a step whose plan is only known once an earlier one has run."""
+    error = InvalidPlan("needs what an earlier step captures")
+    return {"name": saved.name, "plan": saved.template, "plan_id": None, "error": error.as_dict()}
 
 
 def _explained(name: str, raw: dict[str, Any], ctx: Context) -> dict[str, Any]:
