@@ -232,6 +232,6 @@ async def dispatch(plan: CommandPlan, ctx: Context, *, actor: Actor | None = Non
 
 
 def _serve_of(ctx: Context) -> Executor:
-    if ctx.serve is None:
+    if ctx.serve is None or (ctx.inside_replay and not ctx.dry_run):
         raise Unsupported("`serve` cannot run here", hint="run `localllm serve` from a shell")
     return ctx.serve

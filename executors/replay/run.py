@@ -60,7 +60,7 @@ class Run:
         self.runners = [
             Runner(
                 file=file,
-                ctx=evolve(ctx, make_runtime=lambda _: ctx.runtime, inside_replay=True, serve=None),
+                ctx=evolve(ctx, make_runtime=lambda _: ctx.runtime, inside_replay=True),
                 selection=selection,
                 memory=memory,
                 signals=self.signals,
