@@ -58,7 +58,9 @@ def test_a_malformed_body_is_a_400(http: httpx.Client, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "sent", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"], ids=["text", "header", "TLS"]
+    "sent",
+    [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"],
+    ids=["text", "header", "TLS"],
 )
 def test_bytes_that_are_no_http_request_are_a_400_and_close_the_connection(
     echo_server: RunningServer, http: httpx.Client, sent: bytes
