@@ -1,4 +1,4 @@
-"""From the adapters a load names to their files: each a LoRA adapter of the folder, made for the model's architecture."""
+"""From the adapters a load names to their files: LoRA adapters of the folder, made for the model's architecture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load parameters as llama.cpp's structs, and back: a loaded model reports what is read off the structs that made it."""
+"""Load parameters as llama.cpp's structs, and back: a loaded model reports what its structs said."""
 
 from __future__ import annotations
 
