@@ -55,7 +55,8 @@ def values_of(annotation: Any, spec: FieldSpec) -> st.SearchStrategy[Any]:
         return st.sampled_from(get_args(annotation))
     if origin is tuple:
         size = {"min_size": spec.min_length or 0, "max_size": min(spec.max_length or 3, 3)}
-        return st.lists(values_of(get_args(annotation)[0], FieldSpec(help="", min_length=spec.item_min_length)), **size)
+        item = FieldSpec(help="", min_length=spec.item_min_length, ge=spec.item_ge)
+        return st.lists(values_of(get_args(annotation)[0], item), **size)
     if origin is dict:
         return st.dictionaries(TEXT, values_of(get_args(annotation)[1], PLAIN), max_size=3)
     if annotation is Any:
