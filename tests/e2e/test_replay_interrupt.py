@@ -59,10 +59,11 @@ def write(tmp_path: Path, name: str, steps: list[Any], last: list[Any]) -> Path:
     return path
 
 
-def wait_for(tmp_path: Path, name: str) -> None:
+def wait_for(process: subprocess.Popen[str], tmp_path: Path, name: str) -> None:
     """Wait until a step has left its mark."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while f"{name} = " not in (tmp_path / "config.toml").read_text():
+        assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "the step never ran"
         time.sleep(0.02)
 
@@ -95,7 +96,7 @@ def test_ctrl_c_while_files_are_checked_runs_nothing(start, tmp_path):
 def test_a_signal_while_a_step_runs_ends_it_and_finally_runs(start, tmp_path, number, code):
     steps = [marks(tmp_path, "began"), HANGS, marks(tmp_path, "never")]
     process = start(write(tmp_path, "a", steps, [marks(tmp_path, "last")]))
-    wait_for(tmp_path, "began")
+    wait_for(process, tmp_path, "began")
     time.sleep(0.5)
     got, out, err = end(process, number)
 
@@ -112,8 +113,8 @@ def test_ctrl_c_ends_every_file_that_runs_and_starts_no_other(start, tmp_path):
         for name in "abc"
     ]
     process = start(*files, options=("--jobs", "2"))
-    wait_for(tmp_path, "began_a")
-    wait_for(tmp_path, "began_b")
+    wait_for(process, tmp_path, "began_a")
+    wait_for(process, tmp_path, "began_b")
     code, _, err = end(process, signal.SIGINT)
     text = (tmp_path / "config.toml").read_text()
 
@@ -126,7 +127,7 @@ def test_ctrl_c_ends_every_file_that_runs_and_starts_no_other(start, tmp_path):
 def test_ctrl_c_while_finally_runs_lets_it_end(start, tmp_path):
     last = [marks(tmp_path, "finishing"), SLOW, marks(tmp_path, "last")]
     process = start(write(tmp_path, "a", [{"plan": {"command": "version"}}], last))
-    wait_for(tmp_path, "finishing")
+    wait_for(process, tmp_path, "finishing")
     code, out, err = end(process, signal.SIGINT)
 
     assert code == 130, err
@@ -138,7 +139,7 @@ def test_ctrl_c_while_finally_runs_lets_it_end(start, tmp_path):
 def test_a_second_ctrl_c_ends_at_once_and_leaves_the_report(start, tmp_path):
     last = [marks(tmp_path, "finishing"), HANGS, marks(tmp_path, "last")]
     process = start(write(tmp_path, "a", [{"plan": {"command": "version"}}], last))
-    wait_for(tmp_path, "finishing")
+    wait_for(process, tmp_path, "finishing")
     process.send_signal(signal.SIGINT)
     time.sleep(1)
     began = time.monotonic()
@@ -155,7 +156,7 @@ def test_an_interrupted_replay_is_resumed(start, tmp_path):
     steps = [marks(tmp_path, "began"), {**HANGS, "if": "${hang}"}, {"plan": {"command": "version"}}]
     path = write(tmp_path, "a", steps, [])
     process = start(path, options=("--var", "hang=true"))
-    wait_for(tmp_path, "began")
+    wait_for(process, tmp_path, "began")
     time.sleep(0.5)
     assert end(process, signal.SIGINT)[0] == 130
     out, err = start(path, options=("--var", "hang=false", "--resume")).communicate(timeout=60)
