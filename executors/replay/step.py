@@ -77,7 +77,7 @@ async def try_step(
         assert step.retry is not None
         if await _pause(step.retry.interval_s, stop, deadline):
             break
-    if step.recorded is not None and trial.outcome is not None:
+    if step.recorded is not None and trial.outcome is not None and not step.dry_run:
         compared = await compare(plan, step.recorded, trial.outcome, ctx)
         trial.comparison = redact(compared.as_dict(), bound.secrets)
         if compared.failed:
