@@ -17,31 +17,33 @@ SMALL = ("--model", "smollm2-135m", "--n-threads", "1", "--n-ctx", "512")
 """One thread: on a busy machine several would wait for each other."""
 
 
-def question(number: int) -> dict[str, Any]:
-    """A short question; every other one is greedy, half are streamed, each has another length and seed or none."""
-    text = f"Tell me {'something ' * (number % 5)}about number {number}."
+def question(number: int) -> tuple[str, dict[str, Any]]:
+    """A path and a short request; every fifth is a chat, every other one greedy, half are streamed, and a third of the
+    drawn ones bring a seed."""
     sampling = {"temperature": 0} if number % 2 else {"temperature": 1.0, "seed": None if number % 3 else number}
-    return {
-        "messages": [{"role": "user", "content": text}],
-        "max_tokens": 4,
-        "determinism": "strict",
-        "stream": number % 4 < 2,
-        **sampling,
-    }
+    body = {"model": "local-model", "max_tokens": 4, "determinism": "strict", "stream": number % 4 < 2, **sampling}
+    if number % 5 == 0:
+        return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": f"Number {number}?"}]}
+    return "/v1/completions", {**body, "prompt": f"{'Again. ' * (number % 4)}The number {number} is"}
+
+
+def ask(http: httpx.Client, number: int) -> None:
+    path, body = question(number)
+    http.post(path, json=body).raise_for_status()
 
 
 @contextmanager
 def load_on(url: str) -> Iterator[None]:
     """Keep the server busy with requests of the usual lane."""
     over = threading.Event()
-    body = {"messages": [{"role": "user", "content": "Count from one to a hundred."}], "max_tokens": 12}
+    body = {"model": "local-model", "prompt": "One, two, three,", "max_tokens": 8}
 
-    def ask() -> None:
+    def go_on() -> None:
         with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
             while not over.is_set():
-                http.post("/v1/chat/completions", json=body).raise_for_status()
+                http.post("/v1/completions", json=body).raise_for_status()
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=go_on)
     thread.start()
     try:
         yield
@@ -55,7 +57,7 @@ def test_a_strict_recorded_session_replays_byte_by_byte_after_a_restart_with_and
     first = server(*SMALL, "--record", str(tmp_path / "recorded"))
     with first.client() as http:
         for number in range(ANSWERS):
-            http.post("/v1/chat/completions", json=question(number)).raise_for_status()
+            ask(http, number)
     assert first.stop() == 0
     (recorded,) = (tmp_path / "recorded").glob("*.plan.yaml")
 
@@ -85,7 +87,7 @@ def test_status_counts_the_lane_once_a_strict_request_came(server):
 
     with running.client() as http:
         before = memory(http)
-        http.post("/v1/chat/completions", json=question(1)).raise_for_status()
+        ask(http, 1)
         after = memory(http)
 
     lane = before["estimate"]["strict_lane_bytes"]
