@@ -17,7 +17,7 @@ def test_the_id_is_the_hash_of_the_canonical_form():
 
 def test_a_default_that_is_written_out_changes_nothing():
     assert id_of(command="models.load", model="m") == id_of(
-        command="models.load", mmap=True, n_ctx=None, gpu_layers="auto", model="m"
+        command="models.load", pin=False, n_ctx=None, adapters=[], model="m"
     )
 
 

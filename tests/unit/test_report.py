@@ -48,7 +48,7 @@ def test_each_value_has_its_origin_and_the_executor_knows_better():
     provenance = report_of(Facts(provenance=found), env={"LOCALLLM_SERVER": "http://box"})["provenance"]
 
     assert provenance["model"] == {"value": "m", "origin": "plan"}
-    assert provenance["mmap"] == {"value": True, "origin": "default"}
+    assert provenance["pin"] == {"value": False, "origin": "default"}
     assert provenance["n_ctx"] == found["n_ctx"]
     assert provenance["settings.server"] == {"value": "http://box", "origin": "env LOCALLLM_SERVER"}
     assert provenance["settings.output"] == {"value": "json", "origin": "flag"}
