@@ -99,7 +99,7 @@ async def told(runtime: LocalRuntime, name: str, seed: int) -> Told:
 
 
 @pytest.mark.model
-@pytest.mark.timeout(900)  # well under three minutes alone; a machine with other work takes several times that
+@pytest.mark.timeout(900)  # on two cores that also do other work it took seven minutes
 def test_every_answer_that_stops_keeps_its_schema_and_nearly_all_stop(model_path: Path) -> None:
     async def all_of_them() -> list[Told]:
         runtime = LocalRuntime()
