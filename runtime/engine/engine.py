@@ -113,8 +113,11 @@ class Engine:
             self._sample(shares)
             self._emit(shares)
             self.meter.other_s_total += self._clock() - began
-        if self._lane is not None and self._lane.busy:
-            self._lane.step()
+        if self._lane is not None:
+            if self._lane.busy:
+                self._lane.step()
+            else:
+                self._lane._cancelled.clear()  # others' requests
         return self.busy
 
     def status(self) -> dict[str, Any]:
@@ -173,6 +176,8 @@ class Engine:
             self._cancelled.discard(request_id)
             if (run := self._runs.get(request_id)) is not None:
                 self._fail(run, Interrupted("the request was cancelled"))
+            elif self._lane is not None:
+                self._lane.cancel(request_id)  # it came in just now: when it was cancelled there may have been no lane
         now = self._clock()
         for run in [run for run in self._runs.values() if run.deadline is not None and now >= run.deadline]:
             limit = run.work.request.timeout_s
