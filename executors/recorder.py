@@ -181,17 +181,14 @@ class Recorder:
 
 def recorded_step(taken: Taken, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The step that a request becomes; no secret is in it."""
-    from ..planner.codec import dump_plan
     from ..planner.doors import short
     from ..planner.identity import plan_id
 
     plan, ctx = taken.plan, taken.ctx
     raw = plan_to_match(plan, ctx)
-    defaults = {name for name in dump_plan(plan) if name not in short(plan)}
-    step: dict[str, Any] = {
-        "name": f"{plan.command} {_moment(taken.at)}",
-        "plan": {name: value for name, value in raw.items() if name not in defaults},
-    }
+    given = short(plan)
+    shown = without_secrets(given, _secrets(ctx)) if plan.command in ANSWERS else {name: raw[name] for name in given}
+    step: dict[str, Any] = {"name": f"{plan.command} {_moment(taken.at)}", "plan": shown}
     outcome = _outcome(taken)
     if not outcome["ok"]:
         step["expect"] = {"ok": False, "exit_code": outcome["exit_code"]}

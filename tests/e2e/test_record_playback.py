@@ -173,6 +173,21 @@ def test_a_playback_takes_no_model_beside_it(cli, session):
     assert (done.code, "no place beside it" in done.err) == (2, True)
 
 
+def test_the_recorded_example_plays_back(echo_server_at, tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "recorded.plan.yaml"
+    server = echo_server_at(tmp_path, "--playback", str(example), backend=None)
+    with client_of(server) as client:
+        answer = client.completions.create(
+            model="smollm2-135m",
+            prompt="One, two, three,",
+            max_tokens=8,
+            temperature=0,
+            extra_body={"determinism": "strict"},
+        )
+
+    assert answer.choices[0].text == " four, five, six, seven,"
+
+
 def test_a_file_without_recordings_cannot_be_played_back(cli, tmp_path):
     path = tmp_path / "empty.plan.yaml"
     path.write_text('format_version: "1.0"\nsteps:\n- plan: {command: status}\n')
