@@ -11,6 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
 from ..errors import InternalError, LocalLLMError
+from ..executors.context import read_whole
 from ..executors.dispatch import dispatch
 from ..executors.events import Delta, Record, Result
 from ..planner.codec import load_plan
@@ -89,6 +90,7 @@ async def _respelt(events: Events, call: Call) -> Events:
 
 
 async def _whole(events: Events, form: Callable[[dict[str, Any]], dict[str, Any]]) -> ASGIApp:
+    read_whole.set(True)
     data = (await result_of(events)).data
     return json_response(form(data), headers=_notes_header(data))
 

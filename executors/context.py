@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from .events import Events
     from .playback import Playback
     from .recorder import Recorder
+
+read_whole: ContextVar[bool] = ContextVar("read_whole", default=False)
+"""Whether the events of this task's plan are read for their result only, so that an answer need not come in pieces."""
 
 ServeFunction = Callable[["Serve", "Context"], "Events"]
 

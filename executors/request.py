@@ -11,6 +11,7 @@ from ..errors import BadInput
 from ..runtime.conversation.constraints import constraint_from_request
 from ..runtime.conversation.tools import read_tool_choice
 from ..runtime.types import Constraint, GenerateRequest, Sampling
+from .context import read_whole
 
 if TYPE_CHECKING:
     from ..planner.chat_request import Message
@@ -96,6 +97,7 @@ def _common(plan: Generation, seed: int) -> dict[str, Any]:
         "determinism": plan.determinism,
         "constraint": _constraint(plan),
         "timeout_s": plan.timeout_s,
+        "whole": read_whole.get(),
     }
 
 

@@ -1,1 +1,1 @@
-"""Text in, tokens out: GGUF files, chat templates, the engine and its worker processes. Knows no plan, no CLI, no HTTP."""
+"""Text in, tokens out: GGUF files, chat templates, the engine and its workers. Knows no plan, no CLI, no HTTP."""

@@ -85,8 +85,6 @@ class RequestMeter:
             before = self._last.get(output.index)
             if before is not None:
                 metrics.inter_token_s.add(now - before)
-            elif not self._last:
-                metrics.time_to_first_token_s.add(now - self._began)
             self._last[output.index] = now
         elif type(output) is Done:
             self._done = True
@@ -95,6 +93,8 @@ class RequestMeter:
             metrics.completion_tokens_total += usage.completion_tokens
             metrics.cached_tokens_total += usage.cached_tokens
             metrics.queue_s.add(output.timings.queue_s)
+            # the engine's word: an answer that is read whole shows its first token late
+            metrics.time_to_first_token_s.add(output.timings.time_to_first_token_s)
             metrics.request_s.add(now - self._began)
 
     def end(self) -> None:

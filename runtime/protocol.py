@@ -22,7 +22,10 @@ class Runtime(Protocol):
         ...
 
     async def unload(self, model_id: str, *, force: bool = False) -> None:
-        """End the model's worker. Raises InUse under running requests without `force`, ModelNotFound if it is not loaded."""
+        """End the model's worker.
+
+        Raises InUse under running requests without `force`, ModelNotFound where it is not loaded.
+        """
         ...
 
     def would_evict(self, spec: LoadSpec) -> tuple[str, ...]:

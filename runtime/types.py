@@ -99,6 +99,9 @@ class GenerateRequest:
     only_prompt: bool = False
     """Tell the prompt in `Started` and generate nothing."""
     timeout_s: float | None = None
+    whole: bool = False
+    """Whether nobody reads the answer as it grows: its text then comes in one piece, which spares the machine a
+    message a token."""
 
 
 @frozen(kw_only=True)

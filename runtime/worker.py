@@ -6,6 +6,7 @@ renders and tokenizes prompts; the main thread owns the engine and is the only o
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PROGRESS_EVERY_S = 0.05
+_GARBAGE_THRESHOLD = 10_000
 _FAULTS_IN_A_ROW = 3
 
 
@@ -153,6 +155,8 @@ class Worker:
         spec = self._loads.get()
         try:
             self._load(spec)
+            gc.freeze()  # what is loaded stays: no running answer shall wait for a look at it
+            gc.set_threshold(_GARBAGE_THRESHOLD)
         except LocalLLMError as error:
             self._writer.send(LoadRefused(error.as_dict()))
         except Exception as error:

@@ -48,6 +48,10 @@ class BackendInfo:
     """Whether `copy` hands a part of one sequence to another."""
     rewinds: bool = True
     """Whether `remove` may cut a sequence's tail."""
+    idle_cells: int | None = None
+    """Cells that prefixes nobody uses may keep in the pool; None leaves it to the scheduler."""
+    parked_cells: int = 0
+    """Cells' worth of such prefixes that `save` may hold outside the pool."""
     end_tokens: tuple[int, ...] = ()
     """Tokens that end a generation."""
     speculation: bool = True
@@ -155,6 +159,14 @@ class Backend(Protocol):
 
     def remove(self, sequence: int, start: int) -> None:
         """Drop a sequence's cells from position `start` on; 0 forgets the sequence."""
+        ...
+
+    def save(self, sequence: int) -> Any:
+        """A copy of a sequence's cells outside the pool."""
+        ...
+
+    def restore(self, saved: Any, sequence: int) -> bool:
+        """Put saved cells into an empty sequence. False, with the sequence left empty, where there is no room."""
         ...
 
     def open_lane(self) -> Backend:

@@ -16,6 +16,8 @@ a DecodeFailed, as it would with llama.cpp. `LoadSpec.options` scripts it:
     count_file       file that gets the number of sampled tokens, for watching from outside
     pool             KV cells (default n_ctx x n_slots)
     shares_prefixes  False plays a recurrent model
+    idle_cells       cells that unused prefixes may keep in the pool (default three quarters of it)
+    parked_cells     cells' worth of them that may lie outside (default 0)
 """
 
 from __future__ import annotations
@@ -118,6 +120,8 @@ class EchoBackend:
             n_outputs=min(64, n_batch),
             shares_prefixes=bool(options.get("shares_prefixes", True)),
             rewinds=bool(options.get("shares_prefixes", True)),
+            idle_cells=options.get("idle_cells"),
+            parked_cells=int(options.get("parked_cells", 0)),
             speculation=bool(options.get("speculation", True)),
             end_tokens=(IM_END, END),
             eos_token=END,
@@ -236,6 +240,17 @@ class EchoBackend:
         del cells[start:]
         if not cells:
             self._prompt_end.pop(sequence, None)
+
+    def save(self, sequence: int) -> Any:
+        return list(self._stored.get(sequence, []))
+
+    def restore(self, saved: Any, sequence: int) -> bool:
+        if self.cells_used + len(saved) > self.info.n_ctx_pool:
+            return False
+        self._stored[sequence] = [(token, object()) for token, _ in saved]
+        for _, cell in self._stored[sequence]:
+            self._holders[id(cell)] = 1
+        return True
 
     @property
     def cells_used(self) -> int:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_SEQUENCES = 256
-CPU_IDLE_CELLS = 256
-"""llama.cpp looks at cells in steps of 256, so that one step more is what idle prefixes may cost."""
+CPU_IDLE_CELLS = 128
+"""Room for the last short conversation: llama.cpp looks at cells in steps of 256, which it shares with the next."""
 WARMUP_ROWS = (1, 1, 2, 4, 8, 16, 32)
 WARMUP_S = 0.3
 INTERRUPTIBLE_ROWS = 48
@@ -126,7 +126,8 @@ class LlamaBackend:
     _rows: _Rows = field(init=False)
     _output_of: list[int] = field(factory=list)
     _logits: NDArray[np.float32] | None = None
-    _logits_at: int = 0
+    _views: dict[tuple[int, int], NDArray[np.float32]] = field(factory=dict)
+    """By address and rows: making one takes longer than all else that Python does about a decode."""
     _pieces: dict[int, bytes] = field(factory=dict)
     _visible: frozenset[bytes] = frozenset()
     _interrupted: Callable[[], bool] | None = None
@@ -194,9 +195,11 @@ class LlamaBackend:
         self._logits = None
         if count:
             pointer = llama_cpp.llama_get_logits(self.context)  # waits for the device
-            address = ctypes.addressof(pointer.contents)
-            array = (ctypes.c_float * (count * self.info.n_vocab)).from_address(address)
-            self._logits = np.ctypeslib.as_array(array).reshape(count, self.info.n_vocab)
+            at = ctypes.addressof(pointer.contents), count
+            if at not in self._views:
+                array = (ctypes.c_float * (count * self.info.n_vocab)).from_address(at[0])
+                self._views[at] = np.ctypeslib.as_array(array).reshape(count, self.info.n_vocab)
+            self._logits = self._views[at]
 
     def logits(self, row: int) -> NDArray[np.float32]:
         assert self._logits is not None, "the row has no logits"
@@ -440,7 +443,7 @@ def _open_context(
         rewinds=shares,
         # on the CPU attention looks at every cell of the pool, whoever's it is
         idle_cells=CPU_IDLE_CELLS if on_cpu else None,
-        parked_cells=pool // 4 if on_cpu and shares else 0,
+        parked_cells=pool // 8 if on_cpu and shares else 0,
         speculation=bool(spec.options.get("speculation", True)),
         end_tokens=tuple(token for token in range(n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, token)),
         add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),

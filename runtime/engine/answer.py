@@ -110,6 +110,8 @@ class Answer:
 
     def take_piece(self) -> Piece | None:
         """What there is to show since the last piece."""
+        if self.reason is None and self.run.work.request.whole:
+            return None
         text = "".join(self._shown)
         self._shown.clear()
         if not text and not self._logprobs:

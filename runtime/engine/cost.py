@@ -10,15 +10,22 @@ ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512
 _WEIGHT = 0.08
 """Of a new measurement: steps are many and noisy, and a machine's speed drifts slowly."""
 _OUTLIER = 3.0
+_HULL_EVERY = 8
 
 
 @define
 class CostModel:
-    """Seconds of a step with n rows: a moving mean at some sizes, straight lines between them."""
+    """Seconds of a step with n rows: a moving mean at some sizes, and the lower convex hull of these.
+
+    A mean that lies above the hull is stale or was disturbed: a step of n rows costs no more than the line between a
+    smaller and a larger one. So a size that looked dear once is tried again, and its mean mends.
+    """
 
     _seconds: dict[int, float] = field(factory=dict)
     _known: list[int] = field(factory=list)
+    """Sizes on the hull, ascending."""
     _seen: dict[int, int] = field(factory=dict)
+    _observed: int = 0
 
     @property
     def empty(self) -> bool:
@@ -34,12 +41,14 @@ class CostModel:
         before = self._seconds.get(anchor)
         if before is None:
             self._seconds[anchor] = seconds
-            self._known = sorted(self._seconds)
         else:
             # a step that lost the CPU for a while says nothing about its size
             seconds = min(seconds, before * _OUTLIER)
             self._seconds[anchor] = before + max(_WEIGHT, 1 / (self._seen[anchor] + 1)) * (seconds - before)
         self._seen[anchor] = self._seen.get(anchor, 0) + 1
+        self._observed += 1
+        if before is None or self._observed % _HULL_EVERY == 0:
+            self._known = self._hull()
 
     def seconds(self, rows: int) -> float:
         """Expected seconds of a step with `rows` rows; 0 while nothing is known."""
@@ -72,6 +81,20 @@ class CostModel:
             else:
                 high = middle - 1
         return low
+
+    def _hull(self) -> list[int]:
+        hull: list[int] = []
+        for size in sorted(self._seconds):
+            while len(hull) > 1 and self._rise(hull[-2], hull[-1]) >= self._rise(hull[-2], size):
+                hull.pop()
+            while len(hull) == 1 and self._seconds[hull[0]] >= self._seconds[size]:
+                hull.pop()  # fewer rows never cost more
+            hull.append(size)
+        return hull
+
+    def _rise(self, low: int, high: int) -> float:
+        """Seconds a row between two measured sizes."""
+        return (self._seconds[high] - self._seconds[low]) / (high - low)
 
     def _slope(self, last: int) -> float:
         """Seconds a row beyond the largest size measured."""

@@ -25,7 +25,7 @@ from ..types import Done, Finished, FinishReason, SlotStatus, Started, Timings, 
 from .answer import Answer, Emit, Run, Work
 from .cost import CostModel
 from .meter import Meter
-from .scheduler import Copy, Limits, Remove, Scheduler, Share
+from .scheduler import Copy, Discard, Limits, Park, Remove, Restore, Scheduler, Share
 from .sequence import Sequence
 from .speculation import Speculator
 from .text import TextStream
@@ -67,6 +67,8 @@ class Engine:
                 n_batch=info.n_batch,
                 n_outputs=info.n_outputs,
                 shares_prefixes=info.shares_prefixes and not strict,
+                idle_cells=info.idle_cells,
+                parked_cells=info.parked_cells,
                 rewinds=info.rewinds,
                 max_queue=max_queue,
                 fixed_chunk=strict,
@@ -84,6 +86,8 @@ class Engine:
         self._cancelled: set[str] = set()
         self._runs: dict[str, Run] = {}
         self._answers: dict[Sequence, Answer] = {}
+        self._parked: dict[int, Any] = {}
+        """Cells that the scheduler moved out of the pool, by its key."""
 
     def submit(self, work: Work, emit: Emit) -> None:
         """Hand in a request; all that happens to it is told through `emit`, on the engine's thread."""
@@ -118,6 +122,8 @@ class Engine:
                 self._lane.step()
             else:
                 self._lane._cancelled.clear()  # others' requests
+        if not self._runs and not self._inbox:
+            self._do_operations()  # while nobody waits: parking cells takes milliseconds
         return self.busy
 
     def status(self) -> dict[str, Any]:
@@ -145,6 +151,7 @@ class Engine:
             "kv_cells": scheduler.cells.capacity,
             "kv_cells_used": scheduler.cells.used,
             "kv_cells_idle": scheduler.idle_cells,
+            "kv_cells_parked": scheduler.parked_cells,
         }
 
     def close(self) -> None:
@@ -274,8 +281,7 @@ class Engine:
     # -- one step ------------------------------------------------------------------------------------------------
 
     def _decode(self, shares: list[Share]) -> bool:
-        self._do_operations()
-        if not shares:
+        if not self._do_operations() or not shares:
             return False
         batch, now = Batch(), self._clock()
         for share in shares:
@@ -305,14 +311,28 @@ class Engine:
         if outcome is Decoded.NO_ROOM and not self.scheduler.make_room():
             self._fail(self._answers[shares[0].sequence].run, DecodeFailed("the KV cache is full"))
 
-    def _do_operations(self) -> None:
+    def _do_operations(self) -> bool:
+        """Bring the cells to where the step wants them. False where parked ones did not fit: schedule anew then."""
+        lost: list[Restore] = []
         for operation in self.scheduler.operations:
             match operation:
                 case Copy(source, target, end):
                     self.backend.copy(source, target, end)
                 case Remove(seq_id, start):
                     self.backend.remove(seq_id, start)
+                case Park(seq_id, key):
+                    self._parked[key] = self.backend.save(seq_id)
+                case Restore(key, target, end):
+                    if self.backend.restore(self._parked[key], target):
+                        self.backend.remove(target, end)
+                    else:
+                        lost.append(operation)
+                case Discard(key):
+                    del self._parked[key]
         self.scheduler.operations.clear()
+        for each in lost:
+            self.scheduler.not_restored(each)
+        return not lost
 
     def _sample(self, shares: list[Share]) -> None:
         began, row = self._clock(), 0

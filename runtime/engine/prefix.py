@@ -85,8 +85,17 @@ class PrefixTree:
                 del node.above.below[node.run[0]]
             node = node.above
 
+    def tokens(self, seq_id: int) -> list[int]:
+        """What a sequence was put in with."""
+        runs: list[tuple[int, ...]] = []
+        node: _Node | None = self._ends.get(seq_id)
+        while node is not None:
+            runs.append(node.run)
+            node = node.above
+        return [token for run in reversed(runs) for token in run]
+
     def longest(self, tokens: Sequence[int]) -> Match | None:
-        """The sequence that begins with most of these tokens; the latest of those that tie."""
+        """The sequence that begins with most of these tokens; of those that tie the latest, ids from 0 on first."""
         node, at = self._root, 0
         best: _Node | None = None
         while at < len(tokens) and (child := node.below.get(tokens[at])) is not None:
@@ -94,10 +103,20 @@ class PrefixTree:
             at, node, best = at + shared, child, child
             if shared < len(child.run):
                 break
-        return Match(next(reversed(best.seq_ids)), at) if best is not None else None
+        if best is None:
+            return None
+        return Match(next((i for i in reversed(best.seq_ids) if i >= 0), next(reversed(best.seq_ids))), at)
+
+    def held_elsewhere(self, seq_id: int, but: int) -> bool:
+        """Whether other sequences hold all of this one's tokens but for fewer than `but` at the end."""
+        node, missing = self._ends.get(seq_id), 0
+        while node is not None and node.above is not None and len(node.seq_ids) == 1:
+            missing += len(node.run)
+            node = node.above
+        return missing < but
 
     def covered(self, seq_id: int) -> list[int]:
-        """Other sequences that hold nothing which this one does not hold too."""
+        """Other sequences that hold nothing which this one does not hold too; an equal one counts."""
         out: list[int] = []
         node: _Node | None = self._ends.get(seq_id)
         while node is not None and node.above is not None:

@@ -36,8 +36,13 @@ class Limits:
     """How long a step may take while answers run: their longest gap between two tokens."""
     quiet_s: float = 0.5
     """How long a step may take while none runs: how late a newcomer or a cancellation is seen."""
-    cached_share: float = 0.75
-    """Part of the cells that idle prefixes may keep."""
+    idle_cells: int | None = None
+    """Cells that idle prefixes may keep; None is three quarters of the pool.
+
+    Where attention looks at every cell of the pool, as it does on the CPU, each idle one slows each step.
+    """
+    parked_cells: int = 0
+    """Cells' worth of idle prefixes that may lie in the machine's memory, outside the pool."""
     fixed_chunk: bool = False
     """Always the same chunk of prefill, whatever was measured: repeatable steps."""
 
@@ -75,6 +80,33 @@ class Remove:
     start: int
 
 
+@frozen
+class Park:
+    """Copy a sequence's cells out of the pool, under a key."""
+
+    seq_id: int
+    key: int
+
+
+@frozen
+class Restore:
+    """Copy parked cells into an empty sequence, and keep the first `end` of them there."""
+
+    key: int
+    target: int
+    end: int
+
+
+@frozen
+class Discard:
+    """Forget parked cells."""
+
+    key: int
+
+
+Operation = Copy | Remove | Park | Restore | Discard
+
+
 @define
 class Scheduler:
     """The waiting line, the running sequences, and the prefixes that ended ones left behind.
@@ -88,7 +120,7 @@ class Scheduler:
     speculator: Speculator | None = None
     waiting: deque[Sequence] = field(factory=deque)
     running: list[Sequence] = field(factory=list)
-    operations: list[Copy | Remove] = field(factory=list)
+    operations: list[Operation] = field(factory=list)
     """KV work that must be done before the next decode, in order."""
     cells: Cells = field(init=False)
     evictions: int = 0
@@ -96,6 +128,9 @@ class Scheduler:
     _tree: PrefixTree = field(factory=PrefixTree)
     _idle: OrderedDict[int, None] = field(factory=OrderedDict)
     """Sequences kept for their prefixes, the least recently used first."""
+    _parked: OrderedDict[int, int] = field(factory=OrderedDict)
+    """How many cells lie outside the pool by key, the least recently used first; keys are below 0, unlike sequences."""
+    _keys: int = 0
     _free: list[int] = field(init=False)
     _leaders: dict[Sequence, tuple[Sequence, int]] = field(factory=dict)
     """Who waits for whom to have computed how many tokens that both begin with."""
@@ -114,6 +149,11 @@ class Scheduler:
     def idle_cells(self) -> int:
         """Cells that no running sequence needs."""
         return self.cells.used - self.cells.held_by(sequence.seq_id for sequence in self.running)
+
+    @property
+    def parked_cells(self) -> int:
+        """Cells' worth of prefixes that lie outside the pool."""
+        return sum(self._parked.values())
 
     def add(self, sequence: Sequence) -> None:
         """Put a new sequence at the end of the line."""
@@ -201,6 +241,8 @@ class Scheduler:
             return True
         match = self._match(sequence)
         source, shared = match if match is not None else (-1, 0)
+        if source in self._parked:
+            shared -= self._parked[source]  # all of it comes back, and what is too much is cut off then
         held = self.cells.held_by([source, *(other.seq_id for other in self.running)])
         promised = sum(other.uncomputed + LEAST_CHUNK for other in self.running)
         return held + promised + sequence.uncomputed - shared + LEAST_CHUNK <= self.limits.n_cells
@@ -238,8 +280,13 @@ class Scheduler:
         return best
 
     def _take_over(self, sequence: Sequence, source: int, length: int) -> None:
-        self.operations.append(Copy(source, sequence.seq_id, length))
-        self.cells.share(source, sequence.seq_id, length)
+        if source in self._parked:
+            self.operations.append(Restore(source, sequence.seq_id, length))
+            self.cells.append(sequence.seq_id, length)
+            self._parked.move_to_end(source)
+        else:
+            self.operations.append(Copy(source, sequence.seq_id, length))
+            self.cells.share(source, sequence.seq_id, length)
         sequence.computed = length
         if not sequence.resumed:
             sequence.cached = length
@@ -337,8 +384,44 @@ class Scheduler:
         for other in self._tree.covered(seq_id):
             if other in self._idle:
                 self._forget(other)
-        while self.idle_cells > self.limits.cached_share * self.limits.n_cells and self._evict():
+            elif other in self._parked:
+                self._discard(other)
+        most = self.limits.idle_cells if self.limits.idle_cells is not None else self.limits.n_cells * 3 // 4
+        while self.idle_cells > most and self._park():
             pass
+
+    def _park(self) -> bool:
+        """Move the idle prefix that was not used for longest out of the pool, or drop it where that is not worth it.
+
+        The only one stays where it is too large to be parked: a long conversation is dear to compute again.
+        """
+        if not self._idle:
+            return False
+        seq_id = next(iter(self._idle))
+        size = self._tree.length(seq_id)
+        if size > self.limits.parked_cells > 0 and len(self._idle) == 1:
+            return False
+        if size <= self.limits.parked_cells and not self._tree.held_elsewhere(seq_id, LEAST_SHARED):
+            self._keys -= 1
+            self.operations.append(Park(seq_id, self._keys))
+            self._tree.put(self._keys, self._tree.tokens(seq_id))
+            self._parked[self._keys] = size
+            while self.parked_cells > self.limits.parked_cells:
+                self._discard(next(iter(self._parked)))
+        return self._evict()
+
+    def not_restored(self, operation: Restore) -> None:
+        """A sequence could not be given its parked cells: it computes its tokens after all."""
+        self._discard(operation.key)
+        for sequence in self.running:
+            if sequence.seq_id == operation.target:
+                sequence.computed = sequence.cached = 0
+                self._remove(sequence.seq_id, 0)
+
+    def _discard(self, key: int) -> None:
+        del self._parked[key]
+        self._tree.drop(key)
+        self.operations.append(Discard(key))
 
     def _evict(self) -> bool:
         """Drop the idle prefix that was not used for longest."""

@@ -19,11 +19,15 @@ SUFFIX = 3
 """Fewest tokens that must agree."""
 MAX_DRAFT = 31
 LONGEST_SUFFIX = 64
-_PRIOR = (0.45, 0.55, 0.62, 0.7, 0.8, 0.9, 0.95)
+_PRIOR = (0.25, 0.35, 0.45, 0.6, 0.8, 0.9, 0.95)
 _BOUNDS = (3, 4, 6, 9, 16, 32, LONGEST_SUFFIX)
 _PRIOR_WEIGHT = 6.0
+_MARGIN = 1.12
+"""How much faster a bet must promise to be: chances and step times are estimates, and a lost bet is a slower answer."""
 _MEMORY = 60.0
 """Trials after which a chance has half forgotten what was before."""
+_HOPELESS = 0.7
+"""A rate so far below the best one ends the search: with more rows a row gets cheaper, but not by that much."""
 _OWN_MEMORY = 16.0
 _OWN_WEIGHT = 5.0
 
@@ -175,15 +179,17 @@ class Speculator:
 
     def _bet(self, sequences: list[Sequence], most: int) -> dict[Sequence, int]:
         """How many tokens of each guess to try: rows are added by falling worth while tokens a second rise."""
+        if not self._guesses or self.cost.empty:
+            return {}
         rows = len(sequences)
         worth: list[tuple[float, int, int, Sequence]] = []
         for i, (sequence, guess) in enumerate(self._guesses.items()):
             worth.append((-self._chance(sequence, guess, 0), i, 1, sequence))
         heapq.heapify(worth)
         expected, taken = float(rows), dict.fromkeys(self._guesses, 0)
-        best, best_rate = dict(taken), expected / (self.cost.seconds(rows) or 1.0)
+        best, best_rate = dict(taken), _MARGIN * expected / (self.cost.seconds(rows) or 1.0)
         for extra in range(1, most + 1):
-            if not worth or self.cost.empty:
+            if not worth:
                 break
             value, i, count, sequence = heapq.heappop(worth)
             expected -= value
@@ -191,6 +197,8 @@ class Speculator:
             rate = expected / self.cost.seconds(rows + extra)
             if rate > best_rate:
                 best, best_rate = dict(taken), rate
+            elif rate < best_rate * _HOPELESS:
+                break
             guess = self._guesses[sequence]
             if count < len(guess.tokens):
                 heapq.heappush(worth, (value * self._chance(sequence, guess, count), i, count + 1, sequence))

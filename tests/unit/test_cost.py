@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from localllm.runtime.engine.cost import CostModel
 
 
@@ -51,3 +52,20 @@ def test_it_follows_a_machine_that_becomes_slower() -> None:
 def test_nothing_measured_costs_nothing() -> None:
     assert CostModel().empty
     assert CostModel().seconds(5) == 0.0
+
+
+def test_a_size_that_looked_dear_once_is_believed_no_dearer_than_its_neighbours_say() -> None:
+    cost = CostModel()
+    for rows, seconds in ((1, 0.010), (2, 0.090), (8, 0.045)):
+        cost.observe(rows, seconds)
+
+    assert cost.seconds(2) == pytest.approx(0.015)
+    assert cost.seconds(4) == pytest.approx(0.025)
+
+
+def test_fewer_rows_are_never_believed_dearer_than_more() -> None:
+    cost = CostModel()
+    for rows, seconds in ((1, 0.050), (4, 0.020)):
+        cost.observe(rows, seconds)
+
+    assert cost.seconds(1) <= cost.seconds(4)

@@ -169,6 +169,20 @@ def test_a_conversation_in_turns_is_computed_once() -> None:
     assert told.done.usage.cached_tokens > 0.6 * told.done.usage.prompt_tokens
 
 
+def test_conversations_in_turns_keep_their_answers_where_their_prefixes_are_parked() -> None:
+    asking = echo(idle_cells=0, parked_cells=400, pool=600, n_ctx=300, n_slots=2)
+    talks = dict.fromkeys(("ada", "bob", "eve"), "")
+    for turn in range(4):
+        for name in talks:
+            said = f"{name} says a long sentence of many words for the turn number {turn}"
+            talks[name] += chat(said)
+            told = asking.ask(talks[name])
+
+            assert told.text == said
+    assert asking.engine.metrics()["kv_cells_parked"] > 0
+    assert asking.engine.metrics()["cached_tokens_total"] > 0
+
+
 def test_cancelling_stops_a_running_answer_within_a_step_and_frees_its_slot() -> None:
     asking = echo(script=["a"], endless=True)
     told = asking.submit(chat("x"), request_id="gone")

@@ -21,7 +21,7 @@ def test_a_request_is_measured_from_its_sending_to_its_end() -> None:
         meter.saw(Piece(index=0, text="x"), second)
     meter.saw(Finished(index=0, reason="stop"), 103.5)
     usage = Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=2)
-    meter.saw(Done(usage=usage, timings=Timings(queue_s=0.5)), 104.0)
+    meter.saw(Done(usage=usage, timings=Timings(queue_s=0.5, time_to_first_token_s=1.0)), 104.0)
     meter.end()
     told = metrics.as_dict()
 
@@ -38,7 +38,6 @@ def test_two_answers_of_one_request_have_gaps_of_their_own() -> None:
     for index, second in ((0, 1.0), (1, 1.5), (0, 2.0), (1, 2.5)):
         meter.saw(Piece(index=index, text="x"), second)
 
-    assert metrics.time_to_first_token_s.as_dict()["count"] == 1
     assert metrics.inter_token_s.as_dict()["sum"] == pytest.approx(2.0)
 
 

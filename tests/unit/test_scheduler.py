@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from localllm.runtime.engine.cost import CostModel
-from localllm.runtime.engine.scheduler import Copy, Limits, Remove, Scheduler, Share
+from localllm.runtime.engine.scheduler import Copy, Discard, Limits, Park, Remove, Restore, Scheduler, Share
 from localllm.runtime.engine.sequence import Sequence
 
 
@@ -157,7 +157,7 @@ def test_a_model_that_cannot_share_computes_every_prompt() -> None:
 
 
 def test_idle_prefixes_give_way_to_running_requests() -> None:
-    scheduler = scheduler_with(n_cells=100, n_batch=100, cached_share=1.0)
+    scheduler = scheduler_with(n_cells=100, n_batch=100, idle_cells=int(1000 * 1.0))
     for base in (0, 1000):
         sequence = sequence_of("old", list(range(base, base + 40)))
         scheduler.add(sequence)
@@ -209,3 +209,70 @@ def test_the_waiting_line_is_bounded() -> None:
         scheduler.add(sequence_of(name, [1]))
 
     assert scheduler.full
+
+
+def run_and_release(scheduler: Scheduler, name: str, prompt: list[int]) -> Sequence:
+    sequence = sequence_of(name, prompt)
+    scheduler.add(sequence)
+    step(scheduler)
+    scheduler.release(sequence)
+    return sequence
+
+
+def test_an_idle_prefix_beyond_the_pool_s_share_is_parked_and_comes_back() -> None:
+    scheduler = scheduler_with(idle_cells=50, parked_cells=200)
+    first, other = list(range(40)), list(range(500, 540))
+    run_and_release(scheduler, "a", first)
+    run_and_release(scheduler, "b", other)
+
+    (park,) = [operation for operation in scheduler.operations if isinstance(operation, Park)]
+    assert scheduler.idle_cells == 40
+    assert scheduler.parked_cells == 40
+
+    scheduler.operations.clear()
+    again = sequence_of("c", [*first, 99])
+    scheduler.add(again)
+    (share,) = scheduler.schedule()
+
+    assert scheduler.operations == [Restore(park.key, again.seq_id, 40)]
+    assert (share.start, share.tokens, again.cached) == (40, [99], 40)
+    assert scheduler.cells.used == 80
+
+
+def test_cells_that_do_not_come_back_are_computed() -> None:
+    scheduler = scheduler_with(idle_cells=0, parked_cells=200)
+    run_and_release(scheduler, "a", list(range(40)))
+    scheduler.operations.clear()
+    again = sequence_of("b", [*range(40), 99])
+    scheduler.add(again)
+    scheduler.schedule()
+    (restore,) = [operation for operation in scheduler.operations if isinstance(operation, Restore)]
+    scheduler.operations.clear()
+    scheduler.not_restored(restore)
+    (share,) = scheduler.schedule()
+
+    assert (share.start, share.count, again.cached) == (0, 41, 0)
+    assert scheduler.parked_cells == 0
+    assert Discard(restore.key) in scheduler.operations
+
+
+def test_what_is_parked_is_bounded_and_nothing_is_parked_twice() -> None:
+    scheduler = scheduler_with(idle_cells=0, parked_cells=100)
+    for _ in range(2):
+        run_and_release(scheduler, "a", list(range(40)))
+
+    assert scheduler.parked_cells == 40
+
+    for start in (100, 200, 300):
+        run_and_release(scheduler, "b", list(range(start, start + 40)))
+
+    assert scheduler.parked_cells == 80
+    assert sum(isinstance(operation, Discard) for operation in scheduler.operations) >= 2
+
+
+def test_one_conversation_too_long_to_be_parked_stays_in_the_pool() -> None:
+    scheduler = scheduler_with(idle_cells=10, parked_cells=20)
+    run_and_release(scheduler, "a", list(range(40)))
+
+    assert scheduler.idle_cells == 40
+    assert scheduler.parked_cells == 0
