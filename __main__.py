@@ -197,8 +197,7 @@ class _Stage:
 
     def _dry_run(self, plan: CommandPlan, ctx: Context) -> int:
         """A report needs no event loop, whose import would take longer than the report, unless a server is asked."""
-        from .executors.dispatch import preview
-        from .executors.events import Result
+        from .executors.dispatch import preview, reported
 
         assert self.invocation is not None
         options = self.invocation.options
@@ -214,7 +213,7 @@ class _Stage:
             from .executors.reporting import save_report
 
             save_report(report, options.out)
-        return self.renderer().result(Result(data=report))
+        return self.renderer().result(reported(report))
 
     def _print_text(self, invocation: Invocation) -> int:
         text = invocation.text

@@ -13,8 +13,12 @@ from .body import AnyRequest
 from .chat import chat_routes
 from .errors import as_error, error_headers, error_object
 from .guard import ADMIN_PATHS, OPEN_PATHS, Guard
+from .metrics import metric_routes
 from .models import model_routes, probe_routes
 from .server import Server
+
+ROUTES = (chat_routes, model_routes, probe_routes, metric_routes, admin_routes)
+POLLED = OPEN_PATHS | {"/metrics"}
 
 
 def create_app(server: Server) -> Litestar:
@@ -35,11 +39,11 @@ def create_app(server: Server) -> Litestar:
 
     def record(entry: dict[str, Any]) -> None:
         # orchestrators poll these every second: their lines would push all others out of the log
-        polled = entry["path"] in OPEN_PATHS and entry["status"] == 200
+        polled = entry["path"] in POLLED and entry["status"] == 200
         server.write_log("debug" if polled else "info", "request", entry)
 
     app = Litestar(
-        [*chat_routes(server), *model_routes(server), *probe_routes(server), *admin_routes(server)],
+        [route for routes in ROUTES for route in routes(server)],
         exception_handlers={HTTPException: answer_fault, Exception: answer_fault},
         openapi_config=None,
         logging_config=None,

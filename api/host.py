@@ -12,16 +12,15 @@ from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from attrs import define, evolve, field, fields
+from attrs import define, evolve, field
 
 from ..errors import InternalError, Interrupted, LocalLLMError, ShuttingDown
 from ..executors.dispatch import dispatch
 from ..executors.events import Progress, Record, Result
 from ..executors.instance import Instance, new_instance, remove_instance, write_instance
 from ..executors.keys import key_is_required, key_is_valid
+from ..executors.loading import first_load
 from ..executors.logbook import LEVELS, Level, open_logbook
-from ..planner.plans.loading import Loading
-from ..planner.plans.models import ModelsLoad
 from .app import create_app
 from .guard import LOOPBACK_NAMES, Policy
 from .listen import Place, url_of
@@ -282,13 +281,6 @@ def own_settings(plan: Serve, settings: ResolvedSettings, url: str) -> ResolvedS
     given = {name: value for name in OWN_SETTINGS if (value := getattr(plan, name)) is not None}
     origins = {**settings.origins, **dict.fromkeys(given, "flag")}
     return evolve(settings, server=url, origins=origins, **given)
-
-
-def first_load(plan: Serve) -> ModelsLoad:
-    """The load that `--model` asks for."""
-    assert plan.model is not None
-    shared = {item.name: getattr(plan, item.name) for item in fields(Loading)}
-    return ModelsLoad(model=plan.model, make_default=True, **shared)
 
 
 class _LogHandler(logging.Handler):

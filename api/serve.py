@@ -36,9 +36,12 @@ def preview_serve(plan: Serve, ctx: Context) -> Facts:
             unknown.append(f"which address `{host}` means")
     except LocalLLMError as fault:
         warnings.append(f"would fail: {fault.message}")
-    if plan.model is not None:
-        unknown.append("whether the model fits in memory")
-    told = {"record": plan.record, "playback": list(plan.playback) or None}
+    loaded = _first_load(plan, ctx)
+    told = {
+        "record": plan.record,
+        "playback": list(plan.playback) or None,
+        **{name: loaded.resolved.get(name) for name in ("model_id", "memory")},
+    }
     return Facts(
         resolved={
             "host": host,
@@ -46,10 +49,21 @@ def preview_serve(plan: Serve, ctx: Context) -> Facts:
             "models_dir": str(settings.models_dir),
             **{name: value for name, value in told.items() if value is not None},
         },
-        provenance=provenance,
+        provenance=loaded.provenance | provenance,
+        preconditions=loaded.preconditions,
         unknown=tuple(unknown),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *loaded.warnings),
     )
+
+
+def _first_load(plan: Serve, ctx: Context) -> Facts:
+    """What `--model` would load and what it would take."""
+    if plan.model is None or plan.backend != "llama" or plan.playback:
+        return Facts()
+    from ..executors.loading import first_load
+    from ..executors.models import preview_load
+
+    return preview_load(first_load(plan), ctx)
 
 
 @previewed(preview_serve)

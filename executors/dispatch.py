@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..planner.plan_union import CommandPlan
     from ..planner.report import Facts
     from .context import Context
-    from .events import Events
+    from .events import Events, Result
     from .ledger import Actor
 
 CHANGES = frozenset({"create", "update", "delete"})
@@ -175,6 +175,13 @@ def preview(plan: CommandPlan, ctx: Context) -> dict[str, Any]:
     return build_report(plan, _for_one_application(plan, facts_of(plan, ctx), ctx), ctx.settings)
 
 
+def reported(report: dict[str, Any]) -> Result:
+    """A report as a result; the answer is no where what is planned does not fit the memory."""
+    from .events import Result
+
+    return Result(ok=report["resolved"].get("memory", {}).get("fits", True), data=report)
+
+
 def _for_one_application(plan: CommandPlan, facts: Facts, ctx: Context) -> Facts:
     """The facts of a changing plan with the precondition that lets `apply` run its report once."""
     effects = plan.effects if facts.effects is None else facts.effects
@@ -197,16 +204,14 @@ async def dispatch(plan: CommandPlan, ctx: Context, *, actor: Actor | None = Non
     the server is sent there, unless this process is the server. One that changes something leaves an entry in the
     ledger of the process that runs it; `actor` says who asked, unless it was the command line (or the server itself).
     """
-    from .events import Result
-
     if ctx.dry_run:
         if ctx.on_server:
             from asyncio import to_thread
 
             # a preview may read many headers: other requests go on meanwhile
-            yield Result(data=await to_thread(preview, plan, ctx))
+            yield reported(await to_thread(preview, plan, ctx))
         else:
-            yield Result(data=preview(plan, ctx))
+            yield reported(preview(plan, ctx))
         return
     if ctx.playback is not None and ctx.playback.answers(plan):
         events = ctx.playback.played(plan, ctx)

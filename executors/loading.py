@@ -128,6 +128,18 @@ def _adapters(ctx: Context, entry: Entry | None, texts: tuple[str, ...]) -> dict
     return {"adapters": found.scales, "adapter_paths": tuple(each.path for each in found.entries)}
 
 
+def first_load(plan: Serve) -> ModelsLoad:
+    """The load that `serve --model` asks for."""
+    from attrs import fields
+
+    from ..planner.plans.loading import Loading
+    from ..planner.plans.models import ModelsLoad
+
+    assert plan.model is not None
+    shared = {item.name: getattr(plan, item.name) for item in fields(Loading)}
+    return ModelsLoad(model=plan.model, make_default=True, **shared)
+
+
 def refuse_unloadable(entry: Entry) -> None:
     """Raise for an entry that cannot be loaded: ModelLoadFailed with the reason, Unsupported for its kind."""
     from ..runtime.models.catalog import require_loadable
@@ -180,17 +192,23 @@ async def load_with_progress(ctx: Context, spec: LoadSpec) -> AsyncIterator[Prog
     """Load by a spec: progress as it comes, then the model, last. Closing it early leaves the load to others."""
     import asyncio  # not above: a dry run imports this module without an event loop
 
+    from .measured import remember_measurement
+
     steps: asyncio.Queue[Progress | None] = asyncio.Queue()
 
     def on_progress(stage: str, fraction: float) -> None:
         steps.put_nowait(Progress(stage="loading", message=f"{spec.model_id}: {stage}", current=fraction, total=1.0))
 
+    before = any(model.model_id == spec.model_id for model in ctx.runtime.loaded())
     task = asyncio.ensure_future(ctx.runtime.load(spec, on_progress))
     task.add_done_callback(lambda _: steps.put_nowait(None))
     try:
         while (step := await steps.get()) is not None:
             yield step
-        yield await task
+        model = await task
+        if not before:
+            await in_thread(remember_measurement, ctx.settings.state_dir, model)
+        yield model
     finally:
         if not task.done():
             task.cancel()

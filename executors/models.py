@@ -13,7 +13,6 @@ from .loading import (
     default_name,
     ensure_loaded,
     find_loaded,
-    load_spec,
     loading,
     plan_parameters,
     refuse_unloadable,
@@ -22,7 +21,7 @@ from .loading import (
 )
 from .preconditions import file_preconditions
 from .preview import previewed
-from .provenance import LoadFacts, load_facts
+from .provenance import LoadFacts, planned_load
 from .threads import in_thread
 
 if TYPE_CHECKING:
@@ -75,6 +74,9 @@ async def show(plan: ModelsShow, ctx: Context) -> Events:
     row = _row_without_file(target.model_id) if target.entry is None else entry_row(target.entry)
     if target.entry is not None and target.entry.valid:
         row["header"] = await in_thread(_header, Path(target.entry.path))
+        from .measured import last_measurement
+
+        row["measured"] = await in_thread(last_measurement, ctx.settings.state_dir, target.model_id)
     if ctx.on_server:
         row["loaded"] = None if loaded is None else loaded_row(loaded)
     if plan.fingerprint:
@@ -88,10 +90,11 @@ def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
     """The file, the effective parameters with their origin, and what must still hold when the plan is applied."""
     found = _named_facts(plan.model, ctx)
     taken, spec, resolved = LoadFacts(), None, dict(found.resolved)
+    preconditions = found.preconditions
     if "model_id" in resolved:
-        spec = load_spec(ctx, resolve(ctx, _name_or_default(plan.model, ctx), catalog=ctx.catalog), plan)
-    if found.preconditions and spec is not None:
-        taken = load_facts(plan, ctx, spec)
+        target = resolve(ctx, _name_or_default(plan.model, ctx), catalog=ctx.catalog)
+        taken, spec, adapters = planned_load(plan, ctx, target)
+        preconditions += tuple(fact for entry in adapters for fact in file_preconditions(entry, ctx.models_dir))
     diff, unknown = None, list(found.unknown)
     if taken.memory:
         resolved["memory"] = taken.memory
@@ -111,7 +114,7 @@ def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
         effects=("read", "create", "gpu", "exec"),
         resolved=resolved,
         provenance=taken.provenance,
-        preconditions=found.preconditions,
+        preconditions=preconditions,
         unknown=tuple(unknown),
         warnings=(*found.warnings, *taken.warnings),
         diff=diff,
@@ -202,13 +205,20 @@ def loaded_row(model: LoadedModel) -> dict[str, Any]:
     from attrs import asdict
 
     row: dict[str, Any] = asdict(model)
-    row["spec"].pop("path")
+    for place in ("path", "adapter_paths"):
+        row["spec"].pop(place)
     return row
 
 
 def _differing(plan: ModelsLoad, model: LoadedModel) -> list[str]:
     """Names of the parameters the plan asks for that the loaded model does not have."""
-    return [name for name, value in plan_parameters(plan).items() if getattr(model.spec, name) != value]
+    asked = plan_parameters(plan)
+    if "adapters" in asked:
+        from .adapters import scale_of
+
+        # what a name means is asked of the folder at a load only: names as they were given are compared
+        asked["adapters"] = tuple(scale_of(text) for text in asked["adapters"])
+    return [name for name, value in asked.items() if value not in (getattr(model.spec, name), model.applied.get(name))]
 
 
 def _folder(ctx: Context, catalog: Catalog) -> dict[str, Any]:

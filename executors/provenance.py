@@ -9,10 +9,12 @@ from attrs import field, frozen
 from ..errors import LocalLLMError
 
 if TYPE_CHECKING:
-    from ..planner.plans.loading import Loading
+    from ..planner.plans.models import ModelsLoad
+    from ..runtime.models.catalog import Entry
     from ..runtime.models.parameters import LoadParameters
     from ..runtime.types import LoadSpec
     from .context import Context
+    from .loading import Target
 
 
 @frozen(kw_only=True)
@@ -24,7 +26,27 @@ class LoadFacts:
     warnings: tuple[str, ...] = ()
 
 
-def load_facts(plan: Loading, ctx: Context, spec: LoadSpec) -> LoadFacts:
+def planned_load(
+    plan: ModelsLoad, ctx: Context, target: Target
+) -> tuple[LoadFacts, LoadSpec | None, tuple[Entry, ...]]:
+    """What a load of the target would take, its spec, and its adapters; none where the plan cannot be meant here."""
+    from .loading import load_spec
+
+    try:
+        spec = load_spec(ctx, target, plan)
+    except LocalLLMError as error:
+        return _refused(error, plan), None, ()
+    if target.entry is None:
+        return LoadFacts(), spec, ()
+    adapters: tuple[Entry, ...] = ()
+    if plan.adapters and ctx.catalog is not None:
+        from .adapters import find_adapters
+
+        adapters = find_adapters(plan.adapters, target.entry, ctx.catalog).entries
+    return load_facts(plan, ctx, spec), spec, adapters
+
+
+def load_facts(plan: ModelsLoad, ctx: Context, spec: LoadSpec) -> LoadFacts:
     """Resolve the load as the worker would, without loading; what would fail is a warning."""
     from ..runtime.models.parameters import require_memory
     from ..runtime.models.placement import parameters_here
@@ -32,7 +54,7 @@ def load_facts(plan: Loading, ctx: Context, spec: LoadSpec) -> LoadFacts:
     try:
         parameters = parameters_here(spec, probe=True)
     except LocalLLMError as error:
-        return LoadFacts(provenance=_rejected(error, plan), warnings=(f"would fail here: {error.message}",))
+        return _refused(error, plan)
     warnings = list(parameters.warnings)
     try:
         require_memory(parameters)
@@ -48,13 +70,13 @@ def _row(name: str, value: Any, parameters: LoadParameters) -> dict[str, Any]:
     return {**row, "reason": why} if why else row
 
 
-def _rejected(error: LocalLLMError, plan: Loading) -> dict[str, dict[str, Any]]:
-    """The row of the parameter that the load would be refused for."""
-    value = getattr(plan, error.param or "", None)
-    if value in (None, ()):
-        return {}
-    row = {"value": as_json(value), "origin": "plan", "fate": "rejected", "reason": error.message}
-    return {str(error.param): row}
+def _refused(error: LocalLLMError, plan: ModelsLoad) -> LoadFacts:
+    """What would fail here, with the row of the parameter that it would fail for."""
+    value, rows = getattr(plan, error.param or "", None), {}
+    if value not in (None, ()):
+        row = {"value": as_json(value), "origin": "plan", "fate": "rejected", "reason": error.message}
+        rows[str(error.param)] = row
+    return LoadFacts(provenance=rows, warnings=(f"would fail here: {error.message}",))
 
 
 def as_json(value: Any) -> Any:

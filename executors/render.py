@@ -99,7 +99,7 @@ class Renderer:
             self._out(to_line(result) if self.stream and not self.dry_run else document(result.data))
         else:
             self._text_result(result)
-        if self.dry_run and self.detailed_exitcode and CHANGES & set(result.data.get("effects") or ()):
+        if result.ok and self.dry_run and self.detailed_exitcode and CHANGES & set(result.data.get("effects") or ()):
             return WOULD_CHANGE
         return 0 if result.ok else 1
 

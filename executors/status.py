@@ -40,7 +40,8 @@ async def status(_plan: Status, ctx: Context) -> Events:
     for model in await ctx.runtime.status():
         row: dict[str, Any] = asdict(model)
         # where a file lies on the server is not the client's business
-        row["spec"].pop("path")
+        for place in ("path", "adapter_paths"):
+            row["spec"].pop(place)
         models.append(row)
     yield Result(
         data={

@@ -9,6 +9,7 @@ from typing import Any
 from .events import Result
 from .plan_wording import PLAN_FORMS
 from .terminal import facts, plural, printable, printable_text, size, table
+from .traffic import traffic_text
 
 
 def text_of(command: str, result: Result) -> str:
@@ -140,7 +141,9 @@ def _status(data: Mapping[str, Any]) -> str:
         )
         for model in models
     ]
-    return head + "\n\n" + table(("model", "state", "n_ctx", "slots", "memory", "running", "queued"), rows)
+    listed = table(("model", "state", "n_ctx", "slots", "memory", "running", "queued"), rows)
+    lines = [text for model in models if (text := traffic_text(model)) is not None]
+    return "\n".join([head, "", listed, *(["", *map(printable, lines)] if lines else [])])
 
 
 def _version(data: Mapping[str, Any]) -> str:
@@ -187,10 +190,13 @@ def _files(data: Mapping[str, Any]) -> str:
 
 def _show(data: Mapping[str, Any]) -> str:
     header = data.get("header") or {}
-    pairs = [
-        (name, value) for name, value in data.items() if name not in ("header", "loaded", "size_bytes", "modified")
-    ]
-    lines = [facts([*pairs, ("size", size(data["size_bytes"])), ("tensors", header.get("tensors"))])]
+    apart = ("header", "loaded", "measured", "size_bytes", "modified")
+    pairs = [(name, value) for name, value in data.items() if name not in apart]
+    pairs += [("size", size(data["size_bytes"])), ("tensors", header.get("tensors"))]
+    if measured := data.get("measured"):
+        told = f"took {size(measured['measured_bytes'])}, estimated {measured['estimate_error']:+.1%}"
+        pairs.append(("last load", told))
+    lines = [facts(pairs)]
     metadata = header.get("metadata") or {}
     short = [(printable(name), _short(value)) for name, value in metadata.items()]
     return "\n\n".join([*lines, facts(short)]) if short else lines[0]

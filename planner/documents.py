@@ -90,6 +90,7 @@ def _report() -> Schema:
             "value": {},
             "origin": {"type": "string"},
             "fate": {"enum": ["applied", "approximated", "ignored", "rejected"]},
+            "reason": {"type": "string"},
         },
         "required": ["value", "origin"],
     }

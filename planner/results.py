@@ -111,10 +111,14 @@ class ModelsResult:
 
 @frozen(kw_only=True)
 class ShowResult(ModelRow):
-    """One model with its header; `loaded` on a server only, `fingerprint` where it was asked for."""
+    """One model with its header; `loaded` on a server only, `fingerprint` where it was asked for.
+
+    `measured` is what its last load here took, beside the estimate.
+    """
 
     header: dict[str, Any] | None = None
     loaded: LoadedModel | None = None
+    measured: dict[str, Any] | None = None
     fingerprint: dict[str, Any] | None = None
 
 
