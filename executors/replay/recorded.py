@@ -24,14 +24,36 @@ def as_recorded(plan: dict[str, Any], recorded: Mapping[str, Any] | None) -> dic
     return plan if seed is None else {**plan, "seed": seed}
 
 
-async def compare(plan: dict[str, Any], recorded: Mapping[str, Any], outcome: Outcome, ctx: Context) -> Comparison:
-    """Compare an outcome with the recorded one; what it depended on is asked of where it ran."""
-    document = outcome.as_dict()
+async def compare(
+    plan: dict[str, Any], recorded: Mapping[str, Any], outcome: Outcome, ctx: Context
+) -> tuple[Comparison, dict[str, Any]]:
+    """Compare an outcome with the recorded one, and give its lock: what it depended on, asked of where it ran."""
     command = str(plan.get("command"))
-    if command not in ANSWERS or outcome.result is None:
-        return compare_outcomes(command, recorded, document, {})
-    facts = await _facts(str(outcome.result.get("model")), ctx)
-    return compare_outcomes(command, recorded, document, {**facts, **_settled(plan, outcome.result)})
+    lock: dict[str, Any] = {}
+    if command in ANSWERS and outcome.result is not None:
+        model_id = str(outcome.result.get("model"))
+        lock = {"model": model_id, **await _facts(model_id, ctx), **_settled(plan, outcome.result)}
+    return compare_outcomes(command, recorded, outcome.as_dict(), lock), lock
+
+
+def renewed(
+    shown: dict[str, Any], recorded: Mapping[str, Any], outcome: Outcome, lock: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The recording with what came out now in place of what came out then; `shown` is the plan without secrets."""
+    from ...planner.codec import dump_plan, load_plan
+    from ...planner.identity import plan_id
+    from ..ledger import now
+
+    # the times of a stream's parts belong to the events that go
+    kept = {name: value for name, value in recorded.items() if name not in ("times_ms", "merged", "lock")}
+    fresh = {"plan_id": plan_id(dump_plan(load_plan(shown))), "at": now(), **outcome.as_dict()}
+    return {**kept, **fresh, **({"lock": dict(lock)} if lock else {})}
+
+
+def is_outdated(compared: Comparison, recorded: Mapping[str, Any], lock: Mapping[str, Any]) -> bool:
+    """Whether a recording says something else than came out now, or than it depended on."""
+    then = recorded.get("lock") or {}
+    return not compared.equal or any(then.get(name) != value for name, value in lock.items())
 
 
 def _settled(plan: dict[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Runner:
             return
         if str(step.plan.get("command")) in REFRESHING and self.ctx.refresh is not None:
             self._refresh(self.ctx.refresh)
-        if self.updates is not None and trial.problems:
+        if self.updates is not None and (trial.problems or trial.new_lock is not None):
             self.updates.offer(step, trial)
             if trial.passed:
                 capture_all(step, trial)

@@ -14,7 +14,7 @@ from ...planner.files.expect import ExpectFault, capture, check_expectations, ho
 from ...planner.files.steps import BoundStep, Step, bind
 from ...planner.files.variables import redact
 from .outcome import Outcome, outcome_of, outcome_of_error
-from .recorded import as_recorded, compare
+from .recorded import as_recorded, compare, is_outdated
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -42,6 +42,9 @@ class Trial:
     secrets: frozenset[str] = frozenset()
     comparison: dict[str, Any] | None = None
     """How the outcome relates to the recorded one, where there is one."""
+    new_lock: dict[str, Any] | None = None
+    """What the outcome depended on, where the recorded one is outdated."""
+    bound: BoundStep | None = None
 
     @property
     def passed(self) -> bool:
@@ -57,7 +60,7 @@ async def try_step(
         bound = bind(step, known, item)
     except LocalLLMError as error:
         return Trial(name=step.name, problems=_faults(error))
-    trial = Trial(name=bound.name, secrets=bound.secrets)
+    trial = Trial(name=bound.name, secrets=bound.secrets, bound=bound)
     if step.dry_run:
         ctx = evolve(ctx, dry_run=True)
     plan = as_recorded(bound.plan, step.recorded)
@@ -71,17 +74,19 @@ async def try_step(
             words = f"the step did not end within {step.timeout_s or timeout_s:g} s"
             trial.outcome = outcome_of_error(TimedOut(words))
             trial.outcome.duration_ms = round((time.monotonic() - began) * 1000, 3)
-        trial.problems = _judge(step, bound, trial.outcome)
+        trial.problems = judge(bound, trial.outcome)
         if not trial.problems or timed_out or attempt > retries:
             break
         assert step.retry is not None
         if await _pause(step.retry.interval_s, stop, deadline):
             break
     if step.recorded is not None and trial.outcome is not None and not step.dry_run:
-        compared = await compare(plan, step.recorded, trial.outcome, ctx)
+        compared, lock = await compare(plan, step.recorded, trial.outcome, ctx)
         trial.comparison = redact(compared.as_dict(), bound.secrets)
         if compared.failed:
             trial.problems.append({"path": "$.result", "message": redact(compared.sentence, bound.secrets)})
+        if is_outdated(compared, step.recorded, lock):
+            trial.new_lock = redact(lock, bound.secrets)
     if trial.passed:
         capture_all(step, trial)
     trial.duration_ms = round((time.monotonic() - began) * 1000, 3)
@@ -120,7 +125,7 @@ async def _pause(interval_s: float, stop: asyncio.Event, deadline: float) -> boo
     raise Stopped
 
 
-def _judge(step: Step, bound: BoundStep, outcome: Outcome) -> list[dict[str, str]]:
+def judge(bound: BoundStep, outcome: Outcome) -> list[dict[str, str]]:
     """What the outcome lacks of what was expected, and of what a retry waits for."""
     document = outcome.as_dict()
     try:

@@ -1,7 +1,8 @@
 """`--update`: what came out takes the place of what was expected, in the files, every other character kept.
 
-Only plain values (`"$.result.x": 3`, `equals`) are recordings; a bound such as `<=` or a pattern is a rule, which a
-replay must keep. So is a value with a variable in it, and what every iteration of a step shares.
+Only plain values (`"$.result.x": 3`, `equals`) and whole outcomes (`recorded`) are recordings; a bound such as `<=` or
+a pattern is a rule, which a replay must keep. So is a value with a variable in it, and what every iteration of a step
+shares.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ...errors import InUse, TimedOut
-from ...planner.files.expect import OUTCOME, ExpectFault, check_expectations, is_path, select
+from ...planner.files.expect import OUTCOME, ExpectFault, is_path, select
 from ...planner.files.load import read_document
 from ...planner.files.rewrite import rewrite
 from ...planner.files.steps import Step
 from ...planner.files.texts import looks_like_json
 from ...planner.files.variables import references
 from ..state import write_atomically
-from .step import Trial
+from .recorded import renewed
+from .step import Trial, judge
 
 Path_ = tuple[str | int, ...]
 EQUALS = ("equals", "==")
@@ -40,24 +42,24 @@ class Updates:
 
     def offer(self, step: Step, trial: Trial) -> None:
         """Take over what came out where that makes the step hold; its problems are then gone."""
-        outcome = trial.outcome
-        if step.expect is None or step.for_each is not None or outcome is None:
+        bound, outcome = trial.bound, trial.outcome
+        if bound is None or outcome is None or step.for_each is not None:
+            return
+        if step.expect is None and trial.new_lock is None:
             return
         if outcome.error is not None and outcome.error["code"] == TimedOut.code:
             return
-        document = outcome.as_dict()
         try:
-            changes = list(_changes(step.expect, document))
-            expect = _with_changes(step.expect, changes)
-            left = check_expectations(expect, document)
+            changes = list(_changes(step.expect or {}, outcome.as_dict()))
         except ExpectFault:
             return
-        if left:
-            trial.problems = [{"path": problem.path, "message": problem.message} for problem in left]
+        trial.problems = judge(evolve(bound, expect=_with_changes(bound.expect or {}, changes)), outcome)
+        if trial.problems:
             return
-        trial.problems = []
         edits = self.edits.setdefault(step.place.file, {})
         edits.update({(*step.node_path, "expect", *path): value for path, value in changes})
+        if step.recorded is not None and trial.new_lock is not None:
+            edits[(*step.node_path, "recorded")] = renewed(bound.shown, step.recorded, outcome, trial.new_lock)
 
     def write(self) -> list[str]:
         """Write the files, each as a whole or not at all; their names. Raises InUse for one that was edited."""

@@ -83,3 +83,21 @@ def test_a_step_in_words_says_why_it_may_differ(cli, files, echo_server, tmp_pat
 
     assert done.code == 0, done.out
     assert "equal this time, and may differ: numerics" in done.out
+
+
+def test_an_update_renews_what_was_recorded_and_nothing_else(cli, files, echo_server_at, tmp_path):
+    script = json.dumps({"script": ["something ", "else"]})
+    other = echo_server_at(tmp_path, "--backend-options", script)
+    renewed = tmp_path / "renewed.plan.yaml"
+    renewed.write_text(Path(files[0]).read_text() + "# a comment\n")
+    before = renewed.read_text().splitlines()
+    first, _ = replayed(cli, other, [str(renewed)], "--update")
+    after = renewed.read_text().splitlines()
+    code, records = replayed(cli, other, [str(renewed)])
+
+    assert (first, code) == (0, 0)
+    assert {record["comparison"]["verdict"] for record in records} == {"same"}
+    assert [line.partition('"recorded"')[0] for line in after] == [line.partition('"recorded"')[0] for line in before]
+    assert all("something " in line for line in after if "chatcmpl" in line)
+    assert cli("replay", str(renewed), "--update", "--server", other.url).code == 0
+    assert renewed.read_text().splitlines() == after

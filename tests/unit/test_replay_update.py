@@ -63,6 +63,12 @@ def test_a_rule_is_kept_and_goes_on_failing(replay: Callable[..., dict[str, Any]
     assert (tmp_path / "a.plan.yaml").read_text() == text
 
 
+def test_what_a_retry_waits_for_is_a_rule(replay: Callable[..., dict[str, Any]]) -> None:
+    waiting = FILE + '    retry: {times: 1, interval_s: 0, until: {"$.result.value": 80}}\n'
+
+    assert replay(waiting, update=True)["failed"] == 1
+
+
 def test_without_update_no_file_is_touched(replay: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     assert replay(FILE)["failed"] == 1
     assert (tmp_path / "a.plan.yaml").read_text() == FILE
