@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 def preview_chat(plan: Chat, ctx: Context) -> Facts:
     """Which file the name means here, and what its template does to the conversation.
 
-    Raises BadInput for fields that contradict each other.
+    Where only the prompt is asked for, its text and its template are among the facts; what takes the vocabulary is not
+    known: the tokens, and the beginning-of-text token where the file's own template writes it. Raises BadInput for
+    fields that contradict each other.
     """
     facts, entry = asking_facts(plan, ctx)
     if _may_contradict(plan):
         from .request import chat_request
 
         chat_request(plan)
-    notes = _template_notes(plan, entry) if _may_need_repair(plan) else ()
-    return evolve(facts, warnings=(*facts.warnings, *notes))
+    if plan.show_prompt or _may_need_repair(plan):
+        facts = _with_template(facts, plan, entry)
+    return facts
 
 
 @previewed(preview_chat)
@@ -94,10 +97,10 @@ def _may_need_repair(plan: Chat) -> bool:
     return bool(plan.tools or plan.chat_template) or roles != turns[: len(roles)]
 
 
-def _template_notes(plan: Chat, entry: Entry | None) -> tuple[str, ...]:
+def _with_template(facts: Facts, plan: Chat, entry: Entry | None) -> Facts:
     """What people should know about the prompt, found by rendering it with the template that would be chosen."""
     if entry is None and plan.chat_template is None:
-        return ()
+        return facts
     from ..runtime.conversation.templates import ChatTemplate
     from ..runtime.conversation.turn import open_turn
     from ..runtime.models.gguf import read_header
@@ -107,7 +110,12 @@ def _template_notes(plan: Chat, entry: Entry | None) -> tuple[str, ...]:
         metadata = {} if entry is None else read_header(entry.path).metadata
         names = () if entry is None else (plan.model, *entry.aliases, entry.id)
         template = ChatTemplate.choose(metadata, names, plan.chat_template)
-        notes = open_turn(template, chat_request(plan)).rendered.notes
+        rendered = open_turn(template, chat_request(plan)).rendered
     except LocalLLMError as error:
-        return (f"would fail here: {error.message}",)
-    return (*template.warnings, *notes)
+        return evolve(facts, warnings=(*facts.warnings, f"would fail here: {error.message}"))
+    facts = evolve(facts, warnings=(*facts.warnings, *template.warnings, *rendered.notes))
+    if not plan.show_prompt:
+        return facts
+    chosen = {"family": template.family, "source": template.source, "stop": list(rendered.stop)}
+    unknown = (*facts.unknown, "the prompt's tokens")
+    return evolve(facts, resolved={**facts.resolved, "template": chosen, "prompt": rendered.text}, unknown=unknown)

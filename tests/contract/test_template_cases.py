@@ -1,40 +1,66 @@
-"""The founding cases of chat templates, as data: which family a name shows, and what its prompt looks like."""
+"""The founding cases of chat templates, as a plan file: which family a name shows, and what its prompt looks like."""
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from localllm.runtime.conversation.templates import ChatTemplate
+import yaml
+from fixtures import gguf_bytes
 
-CASES = json.loads((Path(__file__).parent / "template_cases.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_a_template_case_holds(case: dict[str, Any]) -> None:
-    names = case["names"] if isinstance(case["names"], list) else [case["names"]]
-    template = ChatTemplate.choose(case.get("metadata", {}), names, case.get("override"))
-    rendered = template.render(case["messages"], case.get("tools", ()), options=case.get("options", {}))
-    text = rendered.text
-
-    assert template.family == case.get("family", template.family)
-    assert template.source == case.get("source", template.source)
-    assert bool(template.warnings) == case.get("warns", False)
-    assert text == case.get("prompt", text)
-    assert text.endswith(case.get("ends", ""))
-    assert set(case.get("stop", ())) <= set(rendered.stop)
-    assert [part for part in case.get("contains", ()) if part not in text] == []
-    assert [part for part in case.get("absent", ()) if part in text] == []
-    assert {part: text.count(part) for part in case.get("count", {})} == case.get("count", {})
-    assert_in_order(text, case.get("order", []))
+FILE = Path(__file__).parent / "templates.plan.yaml"
+ALIASES = {"my-qwen": "model-5", "kimi-here": "qwen-7b", "fast": "gemma-2-2b"}
+METADATA: dict[str, dict[str, str]] = {
+    "model-2": {"general.architecture": "gemma2"},
+    "model-3": {"general.name": "Qwen2 7B Instruct"},
+    "model-4": {"tokenizer.chat_template": "{{ messages[0].content }}"},
+    "qwen2.5-own": {"tokenizer.chat_template": "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"},
+    "qwen2.5-broken": {"tokenizer.chat_template": "{% for m in %}"},
+    "qwen2.5-silent": {"tokenizer.chat_template": "{# nothing #}"},
+}
 
 
-def assert_in_order(text: str, parts: list[str]) -> None:
-    """The parts stand in the text one after the other."""
-    at = 0
-    for part in parts:
-        found = text.find(part, at)
-        assert found >= 0, f"`{part}` is not after place {at}"
-        at = found + len(part)
+def _asked() -> list[tuple[str, str]]:
+    """The name of each step, and the model it asks for."""
+    found: list[tuple[str, str]] = []
+    for step in yaml.safe_load(FILE.read_text("utf-8"))["steps"]:
+        for name in step.get("for_each", {}).get("name", [""]):
+            model = step["plan"]["model"]
+            found.append((step["name"].replace("${name}", name), model.replace("${name}", name)))
+    return found
+
+
+ASKED = _asked()
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What each step of the plan file came to; the models are files of a header only."""
+    from conftest import environment_under
+
+    folder = tmp_path_factory.mktemp("templates")
+    for name in {ALIASES.get(model, model) for _, model in ASKED}:
+        metadata = {"general.architecture": "llama", **METADATA.get(name, {})}
+        gguf_bytes.write(folder / "models", {f"{name}.gguf": gguf_bytes.gguf(metadata)})
+    aliases = "".join(f'"{alias}" = "{name}"\n' for alias, name in ALIASES.items())
+    (folder / "config.toml").write_text(f"[aliases]\n{aliases}")
+    options = ["--models-dir", str(folder / "models"), "--config", str(folder / "config.toml")]
+    command = [sys.executable, "-m", "localllm", "replay", str(FILE), "--report", f"json={folder}/report.json"]
+    done = subprocess.run(
+        [*command, *options], env=environment_under(folder), capture_output=True, text=True, timeout=100
+    )
+    assert re.search(r"passed=\d+ failed=\d+ skipped=\d+ total=\d+ score=", done.stdout), done.stdout + done.stderr
+    (suite,) = json.loads((folder / "report.json").read_text())["suites"]
+    found = {step["name"]: step for step in suite["steps"]}
+    assert len(found) == len(ASKED) == suite["total"]
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name, _ in ASKED])
+def test_a_template_case_holds(outcomes: dict[str, dict[str, Any]], name: str) -> None:
+    assert outcomes[name]["status"] == "passed", json.dumps(outcomes[name], indent=2, ensure_ascii=False)
