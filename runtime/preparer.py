@@ -18,16 +18,21 @@ Refuse = Callable[[str, LocalLLMError], None]
 
 
 class Preparer:
-    """Renders and tokenizes requests in order, away from the reader, which must stay free to see a cancel."""
+    """Renders and tokenizes requests in order and has their grammars compiled, away from the reader.
+
+    The reader must stay free to see a cancel, so nothing here holds a lock for longer than a moment.
+    """
 
     def __init__(
         self,
         prompts: Prompts,
+        make_ready: Callable[[Work], None],
         submit: Callable[[Work, Prompt], None],
         refuse: Refuse,
         show: Callable[[str, Prompt], None],
     ) -> None:
         self._prompts = prompts
+        self._make_ready = make_ready
         self._submit = submit
         self._refuse = refuse
         self._show = show
@@ -76,6 +81,7 @@ class Preparer:
             notes=prompt.notes,
             thinking=prompt.thinking,
         )
+        self._make_ready(work)
         with self._lock:  # a cancel comes either before this and finds the request here, or after it at the engine
             if request.request_id in self._open:
                 self._open.discard(request.request_id)

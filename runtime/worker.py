@@ -171,7 +171,9 @@ class Worker:
 
         loaded = assemble(spec, self._progress(), self._log)
         self._engine = loaded.engine
-        self._preparer = Preparer(loaded.prompts, self._submit, self._refuse, self._show_prompt)
+        self._preparer = Preparer(
+            loaded.prompts, loaded.engine.make_ready, self._submit, self._refuse, self._show_prompt
+        )
         self._writer.send(loaded.report)
 
     def _progress(self) -> Callable[[str, float], None]:

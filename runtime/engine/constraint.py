@@ -42,15 +42,16 @@ class Grammars:
         key = json.dumps([constraint.kind, constraint.source, constraint.whitespace], sort_keys=True)
         with self._lock:
             matcher = self._compiled.get(key)
-            if matcher is None:
-                matcher = llguidance.LLMatcher(self._ensure_tokenizer(), _grammar(constraint), log_level=0)
-                if matcher.is_error():
-                    raise self._refusal(constraint, matcher.get_error())
-                self._compiled[key] = matcher
-                while len(self._compiled) > CACHED_GRAMMARS:
-                    self._compiled.popitem(last=False)
+        if matcher is None:  # made outside the lock: who opens another grammar does not wait for this one
+            matcher = llguidance.LLMatcher(self._ensure_tokenizer(), _grammar(constraint), log_level=0)
+            if matcher.is_error():
+                raise self._refusal(constraint, matcher.get_error())
+        with self._lock:
+            self._compiled[key] = matcher
             self._compiled.move_to_end(key)
-            return matcher
+            while len(self._compiled) > CACHED_GRAMMARS:
+                self._compiled.popitem(last=False)
+        return matcher
 
     def open(self, constraint: Constraint) -> Grammar:
         """A constraint for one answer. Raises BadInput."""

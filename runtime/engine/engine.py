@@ -91,11 +91,13 @@ class Engine:
 
     def submit(self, work: Work, emit: Emit) -> None:
         """Hand in a request; all that happens to it is told through `emit`, on the engine's thread."""
+        self._inbox.append((work, emit, self._clock()))
+
+    def make_ready(self, work: Work) -> None:
+        """Compile the request's constraint on the caller's thread, so that no running answer waits for it."""
         if work.request.constraint is not None:
-            # compiled on the caller's thread, so that no running answer waits for it
             with suppress(Exception):  # told when it is opened
                 self._grammars_here().compile(work.request.constraint)
-        self._inbox.append((work, emit, self._clock()))
 
     def cancel(self, request_id: str) -> None:
         """End a request in whichever phase it is, at the latest after the running step."""
