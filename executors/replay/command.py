@@ -74,10 +74,13 @@ async def replay(plan: Replay, ctx: Context) -> Events:
     selections = select(files, plan)
     updates = await in_daemon_thread(_updates, plan, files)
     await in_daemon_thread(_check_locks, plan, files, ctx, updates)
-    memories, warnings = _memories(plan, files, ctx)
+    memories, digests, warnings = _memories(plan, files, ctx)
     run = Run(plan, ctx, files, selections, memories, updates, reports)
     try:
         _refuse_nothing_to_do(plan, files, selections, memories)
+        # only now: a replay that is refused leaves what the last one came to
+        for memory, digest in zip(memories, digests, strict=True):
+            memory.start(digest)
         for warning in warnings:
             yield Progress(stage="warning", message=warning)
         run.start()
@@ -151,12 +154,13 @@ def _check_locks(plan: Replay, files: list[PlanFile], ctx: Context, updates: Upd
         raise StalePlan(f"{failed[0]}{more}", hint=hint, failed=failed)
 
 
-def _memories(plan: Replay, files: list[PlanFile], ctx: Context) -> tuple[list[Memory], list[str]]:
-    """The memory of each file. Raises where one is asked for and cannot be had."""
+def _memories(plan: Replay, files: list[PlanFile], ctx: Context) -> tuple[list[Memory], list[str], list[str]]:
+    """The memory of each file, the files' digests, and warnings. Raises where one is asked for and cannot be had."""
     from .memory import memory_of
     from .update import digest_of
 
     memories: list[Memory] = []
+    digests: list[str] = []
     warnings: list[str] = []
     try:
         for file in files:
@@ -170,12 +174,12 @@ def _memories(plan: Replay, files: list[PlanFile], ctx: Context) -> tuple[list[M
             digest = "" if file.source == "-" else digest_of(read_document(file.source)[0])
             if plan.resume and memory.earlier.digest not in (None, digest):
                 raise StalePlan(f"`{file.source}` was changed since", hint="replay it without `--resume`")
-            memory.start(digest)
+            digests.append(digest)
     except BaseException:
         for memory in memories:
             memory.close()
         raise
-    return memories, warnings
+    return memories, digests, warnings
 
 
 def _refuse_nothing_to_do(

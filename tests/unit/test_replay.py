@@ -261,6 +261,15 @@ def test_only_what_failed_last_time_runs_again(replay: Callable[..., Replayed], 
         replay(document, only_failed=True)
 
 
+def test_a_replay_that_is_refused_leaves_what_the_last_one_came_to(replay: Callable[..., Replayed]) -> None:
+    document = steps(PORT, FAILS, defaults={"continue_on_error": True})
+    replay(document)
+
+    with pytest.raises(BadInput, match="no step has the tag"):
+        replay(document, tags=["nowhere"])
+    assert [name for name, _ in replay(document, only_failed=True).marks()] == ["config.get"]
+
+
 def test_a_killed_replay_goes_on_where_it_was(replay: Callable[..., Replayed], tmp_path: Path) -> None:
     first = {"name": "first", "plan": PORT, "capture": {"port": "$.result.value"}}
     second = {"name": "second ${port}", "plan": PORT, "expect": {"$.result.value": "${port}"}}
