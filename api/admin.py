@@ -33,11 +33,13 @@ def admin_routes(server: Server) -> list[HTTPRouteHandler]:
 
     @post("/admin/plans", status_code=200)
     async def run_plan(request: AnyRequest) -> ASGIApp:
-        raw, dry_run = plan_call(await json_object(request))
+        raw, dry_run, secrets = plan_call(await json_object(request))
         plan = load_plan(raw)
         check_may_travel(plan)
         return Stream(
-            frames=_lines(dispatch(plan, server.dry() if dry_run else server.ctx, actor=_actor(request, server))),
+            frames=_lines(
+                dispatch(plan, server.dry() if dry_run else server.ctx, actor=_actor(request, server, secrets))
+            ),
             media_type="application/x-ndjson",
             fault=error_line,
             log=server.log_fault,
@@ -47,9 +49,12 @@ def admin_routes(server: Server) -> list[HTTPRouteHandler]:
     return [run_plan]
 
 
-def plan_call(body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The raw plan and `dry_run` of a body. Raises BadInput; this endpoint is closed, unlike OpenAI's."""
-    unknown = sorted(set(body) - {"plan", "dry_run"})
+def plan_call(body: dict[str, Any]) -> tuple[dict[str, Any], bool, tuple[str, ...]]:
+    """The raw plan, `dry_run`, and the values of the plan that must not be kept (`secrets`).
+
+    Raises BadInput; this endpoint is closed, unlike OpenAI's.
+    """
+    unknown = sorted(set(body) - {"plan", "dry_run", "secrets"})
     if unknown:
         raise BadInput(f"unknown field `{unknown[0]}`", hint='send `{"plan": …, "dry_run": false}`', param=unknown[0])
     plan, dry_run = body.get("plan"), body.get("dry_run", False)
@@ -57,7 +62,10 @@ def plan_call(body: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         raise BadInput("`plan` must be a plan", hint='send `{"plan": …, "dry_run": false}`', param="plan")
     if not isinstance(dry_run, bool):
         raise BadInput("`dry_run` must be true or false", param="dry_run")
-    return plan, dry_run
+    secrets = body.get("secrets", [])
+    if not isinstance(secrets, list) or not all(isinstance(secret, str) and secret for secret in secrets):
+        raise BadInput("`secrets` must be a list of texts", param="secrets")
+    return plan, dry_run, tuple(secrets)
 
 
 def check_may_travel(plan: CommandPlan) -> None:
@@ -69,10 +77,11 @@ def check_may_travel(plan: CommandPlan) -> None:
             raise NotAllowed(f"`{attribute.name}` names a file of the client's machine", param=f"$.{attribute.name}")
 
 
-def _actor(request: AnyRequest, server: Server) -> Actor:
+def _actor(request: AnyRequest, server: Server, secrets: tuple[str, ...]) -> Actor:
     """Who asks, for the ledger: the key's name where one was shown; the guard has checked it."""
     _, _, key = request.headers.get("authorization", "").partition(" ")
-    return Actor(door="http", key=key_name(server.ctx.settings.state_dir, key.strip()) if key else None)
+    name = key_name(server.ctx.settings.state_dir, key.strip()) if key else None
+    return Actor(door="http", key=name, secrets=secrets)
 
 
 async def _lines(events: Events) -> Frames:

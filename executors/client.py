@@ -98,7 +98,9 @@ async def _post_plan(http: httpx.AsyncClient, plan: CommandPlan, ctx: Context, d
 
     from ..planner.codec import dump_plan
 
-    body = {"plan": dump_plan(plan), "dry_run": dry_run}
+    body: dict[str, Any] = {"plan": dump_plan(plan), "dry_run": dry_run}
+    if ctx.secrets:
+        body["secrets"] = sorted(ctx.secrets)
     url = ctx.settings.server
     try:
         async with http.stream("POST", "/admin/plans", json=body, headers=_key(ctx)) as answer:

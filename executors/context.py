@@ -60,6 +60,8 @@ class Context:
     """Reads the settings anew, for the steps of a replay after one that changed them."""
     inside_replay: bool = False
     """A replay runs the plan: it may not begin another one."""
+    secrets: frozenset[str] = frozenset()
+    """Values within the plan that runs which a server it is sent to must not keep."""
     recorder: Recorder | None = None
     """Keeps what this server answers, for `serve --record`."""
     playback: Playback | None = None

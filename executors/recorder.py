@@ -57,6 +57,13 @@ class Taken:
     error: LocalLLMError | None = None
     duration_ms: float = 0.0
     loaded: LoadedModel | None = None
+    given_secrets: tuple[str, ...] = ()
+    """What whoever asked wants to be kept nowhere."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Every text that must not be written."""
+        return (*self.given_secrets, *_secrets(self.ctx))
 
     def take(self, event: Record | Delta) -> None:
         """Keep one event with its time."""
@@ -105,7 +112,8 @@ class Recorder:
                 async for event in running:
                     yield event
             return
-        taken = Taken(plan=plan, ctx=ctx, began=time.monotonic())
+        given = () if actor is None else actor.secrets
+        taken = Taken(plan=plan, ctx=ctx, began=time.monotonic(), given_secrets=given)
         try:
             async with aclosing(events) as running:  # type: ignore[type-var]
                 async for event in running:
@@ -185,9 +193,9 @@ def recorded_step(taken: Taken, facts: Mapping[str, Any]) -> dict[str, Any]:
     from ..planner.identity import plan_id
 
     plan, ctx = taken.plan, taken.ctx
-    raw = plan_to_match(plan, ctx)
+    raw = plan_to_match(plan, ctx, taken.given_secrets)
     given = short(plan)
-    shown = without_secrets(given, _secrets(ctx)) if plan.command in ANSWERS else {name: raw[name] for name in given}
+    shown = without_secrets(given, taken.secrets) if plan.command in ANSWERS else {name: raw[name] for name in given}
     step: dict[str, Any] = {"name": f"{plan.command} {_moment(taken.at)}", "plan": shown}
     outcome = _outcome(taken)
     if not outcome["ok"]:
@@ -201,13 +209,13 @@ def recorded_step(taken: Taken, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**step, "recorded": recorded | ({"lock": lock} if lock else {})}
 
 
-def plan_to_match(plan: CommandPlan, ctx: Context) -> dict[str, Any]:
+def plan_to_match(plan: CommandPlan, ctx: Context, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
     """A plan as recordings hold it: every default filled in, every secret out. Equal requests give equal ones."""
     from ..planner.codec import dump_plan
     from .recording import plan_without_secrets
 
     raw = dump_plan(plan)
-    secrets = _secrets(ctx)
+    secrets = (*secrets, *_secrets(ctx))
     if plan.command in ANSWERS:
         found: dict[str, Any] = without_secrets(raw, secrets)
         return found
@@ -227,7 +235,7 @@ def without_secrets(value: Any, secrets: tuple[str, ...]) -> Any:
 
 def _outcome(taken: Taken) -> dict[str, Any]:
     """The outcome as a replay has it, with each event's time beside it."""
-    secrets = _secrets(taken.ctx)
+    secrets = taken.secrets
     events = [event_to_dict(event) for event in taken.events]
     if taken.error is not None:
         error = taken.error

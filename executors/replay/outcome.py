@@ -6,7 +6,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ...errors import InternalError, LocalLLMError, Unsupported
 from ...planner.codec import load_plan
@@ -77,6 +77,8 @@ async def _run(raw: dict[str, Any], ctx: Context, secrets: frozenset[str], event
     if plan.command in NOT_HERE and not ctx.dry_run:
         raise Unsupported(f"`{plan.command}` does not run as a step")
     actor = Actor(door="replay", secrets=tuple(secrets))
+    if secrets:
+        ctx = evolve(ctx, secrets=secrets)
     async with aclosing(dispatch(plan, ctx, actor=actor)) as running:  # type: ignore[type-var]
         async for event in running:
             if isinstance(event, Result):

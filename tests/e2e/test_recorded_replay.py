@@ -101,3 +101,23 @@ def test_an_update_renews_what_was_recorded_and_nothing_else(cli, files, echo_se
     assert all("something " in line for line in after if "chatcmpl" in line)
     assert cli("replay", str(renewed), "--update", "--server", other.url).code == 0
     assert renewed.read_text().splitlines() == after
+
+
+def test_the_secret_of_a_step_is_kept_nowhere_by_the_server_it_is_sent_to(cli, echo_server_at, tmp_path):
+    secret = "hunter2-and-more"
+    steps = [
+        {"plan": {"command": "chat", "model": "echo", "messages": [{"role": "user", "content": "say ${password}"}]}},
+        {"plan": {"command": "models.load", "model": "${password}"}, "expect": {"exit_code": 3}},
+    ]
+    file = tmp_path / "secret.plan.json"
+    variables = {"password": {"$secret": "env:PASSWORD"}}
+    file.write_text(json.dumps({"format_version": "1.0", "vars": variables, "steps": steps}))
+    server = echo_server_at(tmp_path / "server", "--record", str(tmp_path / "server" / "recorded"))
+    done = cli("replay", str(file), "--server", server.url, env={"PASSWORD": secret})
+    assert server.stop() == 0
+    kept = [path for path in (tmp_path / "server").rglob("*") if path.is_file()]
+
+    assert done.code == 0, done.out + done.err
+    assert {"ledger.jsonl"} < {path.name for path in kept}
+    assert any("say ***" in path.read_text() for path in kept)
+    assert [path.name for path in kept if secret in path.read_text(errors="replace")] == []
