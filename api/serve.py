@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadInput, LocalLLMError
 from ..executors.keys import key_is_required
+from ..executors.loading import require_profile
 from ..executors.preview import previewed
 from ..planner.report import Facts
 from .listen import bind, check_exposure, find_place, needs_no_resolver
@@ -24,6 +25,7 @@ def preview_serve(plan: Serve, ctx: Context) -> Facts:
     settings = ctx.settings
     provenance: dict[str, dict[str, Any]] = {}
     check_recording(plan)
+    require_profile(plan.profile or settings.profile)
     for name, value in (("host", host), ("port", port)):
         origin = "plan" if getattr(plan, name) is not None else settings.origins.get(name, "default")
         provenance[name] = {"value": value, "origin": origin}
@@ -73,6 +75,7 @@ async def serve(plan: Serve, ctx: Context) -> Events:
     SIGTERM ends in a result (exit 0), SIGINT in Interrupted (130); both after running requests had `drain_s`.
     """
     check_recording(plan)
+    require_profile(plan.profile or ctx.settings.profile)
     place = await asyncio.to_thread(find_place, _host(plan, ctx), _port(plan, ctx))
     check_exposure(place, key_is_required=_required(ctx), insecure=plan.insecure)
     sockets = bind(place)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from ..errors import BadInput
+from ..errors import BadInput, ModelNotFound
 
 if TYPE_CHECKING:
     from ..runtime.models.catalog import Catalog, Entry
@@ -43,7 +43,7 @@ def find_adapters(texts: Sequence[str], model: Entry, catalog: Catalog) -> Adapt
     found: dict[str, tuple[float, Entry]] = {}
     for text in texts:
         name, scale = scale_of(text)
-        entry = catalog.resolve(name)
+        entry = _entry(name, catalog)
         _require_adapter(entry, model)
         if entry.id in found:
             raise BadInput(f"the adapter `{entry.id}` is named twice", param=PARAM)
@@ -52,6 +52,16 @@ def find_adapters(texts: Sequence[str], model: Entry, catalog: Catalog) -> Adapt
         tuple((name, scale) for name, (scale, _entry) in found.items()),
         tuple(entry for _scale, entry in found.values()),
     )
+
+
+def _entry(name: str, catalog: Catalog) -> Entry:
+    try:
+        return catalog.resolve(name)
+    except ModelNotFound as error:
+        known = [entry.id for entry in catalog.entries if entry.kind == "adapter" and entry.valid]
+        listed = ", ".join(f"`{each}`" for each in known[:8])
+        hint = f"there {'is' if len(known) == 1 else 'are'} {listed}" if known else "the models folder holds no adapter"
+        raise ModelNotFound(f"there is no adapter `{name}`", hint=hint, param=PARAM, available=known) from error
 
 
 def _require_adapter(entry: Entry, model: Entry) -> None:

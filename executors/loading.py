@@ -140,6 +140,13 @@ def first_load(plan: Serve) -> ModelsLoad:
     return ModelsLoad(model=plan.model, make_default=True, **shared)
 
 
+def require_profile(name: str | None) -> None:
+    """Raise BadInput, with the nearest name, for a profile that does not exist; None always does."""
+    from ..runtime.models.profiles import profile_named
+
+    profile_named(name)
+
+
 def refuse_unloadable(entry: Entry) -> None:
     """Raise for an entry that cannot be loaded: ModelLoadFailed with the reason, Unsupported for its kind."""
     from ..runtime.models.catalog import require_loadable

@@ -29,9 +29,13 @@ class LoadFacts:
 def planned_load(
     plan: ModelsLoad, ctx: Context, target: Target
 ) -> tuple[LoadFacts, LoadSpec | None, tuple[Entry, ...]]:
-    """What a load of the target would take, its spec, and its adapters; none where the plan cannot be meant here."""
-    from .loading import load_spec
+    """What a load of the target would take, its spec, and its adapters; none where the plan cannot be meant here.
 
+    Raises BadInput for a profile that does not exist, which is so everywhere.
+    """
+    from .loading import load_spec, require_profile
+
+    require_profile(plan.profile or ctx.settings.profile)
     try:
         spec = load_spec(ctx, target, plan)
     except LocalLLMError as error:

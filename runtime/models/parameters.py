@@ -229,7 +229,6 @@ def _resolved(choice: Choice, shape: ModelShape, sizing: Sizing, devices: Sequen
         choice.warnings.append(
             "weights and context together exceed the memory: weights will be read from the file over and over"
         )
-    n_ctx, n_slots = choice.values["n_ctx"], choice.values["n_slots"]
     spec = evolve(
         choice.spec,
         options={**choice.spec.options, "n_ctx_pool": choice.values["n_ctx_pool"]},
@@ -240,9 +239,18 @@ def _resolved(choice: Choice, shape: ModelShape, sizing: Sizing, devices: Sequen
         origins=choice.origins,
         fates=choice.fates,
         estimate=outcome,
-        alternatives=() if outcome.fits else tuple(alternatives(shape, sizing, devices, n_ctx, n_slots)),
+        alternatives=() if outcome.fits else _alternatives(choice, shape, sizing, devices),
         warnings=tuple(choice.warnings),
     )
+
+
+def _alternatives(
+    choice: Choice, shape: ModelShape, sizing: Sizing, devices: Sequence[Device]
+) -> tuple[Alternative, ...]:
+    found = alternatives(shape, sizing, devices, choice.values["n_ctx"], choice.values["n_slots"])
+    if choice.values["flash_attention"] == "off" and choice.asked("flash_attention"):
+        found = [each for each in found if "cache_type_v" not in each.changes]  # it needs what was switched off
+    return tuple(found)
 
 
 def _hint(parameters: LoadParameters) -> str:

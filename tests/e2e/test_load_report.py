@@ -66,7 +66,7 @@ def test_every_effective_value_has_an_origin_and_a_fate(cli: Cli, folder: dict[s
         (["--adapter", "tiny"], "adapters", "`tiny` is not a LoRA adapter"),
         (["--adapter", "style=much"], "adapters", "does not say how strongly"),
         (["--adapter", "style", "--adapter", "style=2"], "adapters", "named twice"),
-        (["--profile", "turbo"], "profile", "there is no profile `turbo`"),
+        (["--adapter", "stile"], "adapters", "there is no adapter `stile`"),
     ],
 )
 def test_what_cannot_be_is_rejected_in_the_report(
@@ -114,6 +114,20 @@ def test_a_server_applies_tells_and_measures_what_its_plan_asks_for(
     assert (again["changed"], again["warnings"]) == (False, model["warnings"])
     other = json.loads(cli("--output", "json", "models", "load", "tiny", "--n-ctx", "64", env=env).out)
     assert "another n_ctx" in other["warnings"][-1]
+
+
+@pytest.mark.parametrize("command", [["models", "load", "tiny"], ["serve"], ["serve", "--model", "tiny"]])
+@pytest.mark.parametrize("dry_run", [["--dry-run"], []])
+def test_an_unknown_profile_is_bad_input_before_anything_starts(
+    cli: Cli, folder: dict[str, str], command: list[str], dry_run: list[str]
+) -> None:
+    if command[0] == "models" and not dry_run:
+        command = ["serve"]  # without a server there is nobody to say it
+    done = cli(*dry_run, *command, "--profile", "turbo", env=folder)
+
+    assert done.code == 2
+    assert "there is no profile `turbo`" in done.err
+    assert "hint: did you mean `turbo4b`?" in done.err
 
 
 def test_an_unknown_profile_and_a_load_too_large_are_refused_by_the_server(

@@ -161,6 +161,18 @@ def test_quantised_values_need_flash_attention(tmp_path: Path, header: GGUFHeade
     assert resolve(wide, cache_type_k="q8_0", flash_attention="off").fates == {}
 
 
+def test_what_would_fit_needs_nothing_that_was_switched_off(header: GGUFHeader) -> None:
+    wide = evolve(
+        header,
+        metadata={**header.metadata, "llama.attention.key_length": 64, "llama.attention.value_length": 64},
+    )
+    asked, free = (resolve(wide, n_ctx=1 << 24, **more) for more in ({"flash_attention": "off"}, {}))
+
+    assert {"n_ctx"} in [set(each.changes) for each in asked.alternatives]
+    assert not any("cache_type_v" in each.changes for each in asked.alternatives)
+    assert any("cache_type_v" in each.changes for each in free.alternatives)
+
+
 def test_more_threads_than_cpus_is_a_warning(header: GGUFHeader) -> None:
     assert "share 8 CPUs" in resolve(header, n_threads=9).warnings[0]
     assert resolve(header, n_threads=8).warnings == ()
