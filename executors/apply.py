@@ -80,6 +80,7 @@ async def apply(plan: Apply, ctx: Context) -> Events:
     saved = await in_daemon_thread(read_saved, plan.file)
     failed = failed_locally(saved.preconditions, ctx) + await failed_on_server(saved.preconditions, ctx)
     if failed:
+        failed = failed_applied(saved.preconditions, saved.plan_id, ctx.settings.state_dir) + failed
         raise StalePlan(
             f"the report no longer holds: {failed[0]}{f' (and {len(failed) - 1} more)' if len(failed) > 1 else ''}",
             hint="make a fresh one with `--dry-run`",
@@ -142,7 +143,8 @@ def _parse(file: str, content: bytes) -> dict[str, Any]:
     try:
         raw = json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        raise BadInput(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
+        hint = "`localllm replay` runs plan files" if file.endswith((".yaml", ".yml")) else None
+        raise BadInput(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}", hint=hint) from None
     except UnicodeDecodeError:
         raise BadInput(f"`{file}` is not UTF-8") from None
     except RecursionError:

@@ -21,11 +21,11 @@ LIMITS = ("max_loaded", "memory_budget_bytes", "idle_ttl_s", "queue_size")
 
 
 def preview_status(_plan: Status, ctx: Context) -> Facts:
-    """Only the server knows; a dry run does not ask it."""
+    """Only the server knows; a dry run does not ask it, unless it is the server."""
     return Facts(
         effects=("read",),
         resolved={"server": ctx.settings.server},
-        unknown=("whether a server answers, and what it has loaded",),
+        unknown=() if ctx.on_server else ("whether a server answers, and what it has loaded",),
     )
 
 

@@ -29,6 +29,7 @@ def test_the_server_tells_what_it_has_loaded_and_changes_nothing(cli, running):
     assert report["plan_id"] == offline["plan_id"]
     assert {"kind": "server", "instance": status["instance"]} in report["preconditions"]
     assert status["models"] == []
+    assert json.loads(cli(*DRY, "--ask-server", "status", env=running.env).out)["unknown"] == []
 
 
 def test_a_saved_report_is_applied_once_and_only_to_the_server_it_was_made_for(cli, running, tmp_path):

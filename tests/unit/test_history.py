@@ -192,6 +192,18 @@ def test_a_report_of_a_change_is_applied_once(run_result: RunResult, make_contex
     assert run_result(apply).data["replaced"]
 
 
+def test_a_report_that_its_own_application_made_stale_names_that_first(
+    run_result: RunResult, make_context: MakeContext, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(preview(load_plan(setting("9000")), make_context())))
+    run_result({"command": "apply", "file": str(file)})
+
+    with pytest.raises(StalePlan, match="was applied already") as caught:
+        run_result({"command": "apply", "file": str(file)})
+    assert len(caught.value.data["failed"]) == 2
+
+
 def test_a_report_whose_plan_failed_may_be_applied_again(
     run_result: RunResult, make_context: MakeContext, tmp_path: Path
 ) -> None:
