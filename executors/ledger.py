@@ -2,7 +2,8 @@
 
 One record a line, `CRC32 JSON`, appended by a single write under a lock and synced. A crash at any byte leaves at
 most a torn last line: readers skip it, the next writer takes it away. An entry is two records, `begin` and `end`, so
-that one whose process died in between shows as interrupted. The file is readable by its owner alone.
+that one whose process died in between shows as interrupted. The file is readable by its owner alone. A full file
+becomes `ledger.jsonl.1`, and what that held is forgotten, so the disk a ledger takes is bounded.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +31,8 @@ Outcome = Literal["done", "no", "failed", "interrupted", "running"]
 
 VERSION = 1
 BLOCK_BYTES = 64 * 1024
+MOST_BYTES = 8_000_000
+"""Size at which a file is full: some ten thousand entries."""
 
 
 @frozen(kw_only=True)
@@ -76,14 +80,18 @@ class Ledger:
     path: Path
     durable: bool = field(default=True)
     """Whether an append waits for the disk; a test of many entries may do without."""
+    most_bytes: int = MOST_BYTES
+
+    @property
+    def older(self) -> Path:
+        """The file before this one."""
+        return self.path.with_name(f"{self.path.name}.1")
 
     def append(self, record: dict[str, Any]) -> None:
         """Write one record. Raises OSError, and then nothing of it stays."""
         line = framed(record)
-        handle = self._open()
+        handle, size = self._ready(len(line))
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            size = _repaired(handle)
             try:
                 written = os.write(handle, line)
                 if written != len(line):
@@ -98,14 +106,13 @@ class Ledger:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Every whole record, oldest first; damaged lines are skipped."""
-        try:
-            with self.path.open("rb") as file:
-                for line in file:
-                    record = unframed(line)
-                    if record is not None:
-                        yield record
-        except FileNotFoundError:
-            return
+        with ExitStack() as held:
+            files = []
+            for path in (self.path, self.older):  # the newer one first: a file that moves meanwhile is seen twice
+                with suppress(FileNotFoundError):
+                    files.append(held.enter_context(path.open("rb")))
+            for file in reversed(files):
+                yield from filter(None, map(unframed, file))
 
     def entries(self) -> list[Entry]:
         """Every entry, oldest first."""
@@ -131,6 +138,28 @@ class Ledger:
             candidates = [entry.id for entry in fitting[:10]]
             raise AmbiguousName(f"several entries begin with `{name}`", candidates=candidates, param="entry")
         raise NotFound(f"the ledger has no entry `{name}`", hint="`localllm plan log` lists them", param="entry")
+
+    def _ready(self, coming: int) -> tuple[int, int]:
+        """The open file with room for what is coming, locked until it is closed, and its size."""
+        while True:
+            handle = self._open()
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                if self._is_current(handle):  # else another writer moved it away while this one waited
+                    size = _repaired(handle)
+                    if size == 0 or size + coming <= self.most_bytes:
+                        return handle, size
+                    os.replace(self.path, self.older)
+            except BaseException:
+                os.close(handle)
+                raise
+            os.close(handle)
+
+    def _is_current(self, handle: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(handle), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

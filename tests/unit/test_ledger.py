@@ -99,6 +99,27 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     assert sorted(numbers(Ledger(path=path))) == list(range(400))
 
 
+def test_a_full_file_takes_the_place_of_the_older_one(tmp_path: Path) -> None:
+    one = len(framed({"number": 0}))
+    ledger = Ledger(path=tmp_path / "ledger.jsonl", durable=False, most_bytes=3 * one)
+    for number in range(8):
+        ledger.append({"number": number})
+
+    assert numbers(ledger) == [3, 4, 5, 6, 7]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.jsonl", "ledger.jsonl.1"]
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) <= 3 * one
+
+
+def test_writers_at_the_same_time_lose_nothing_when_the_file_gets_full(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    program = WRITER.replace("durable=False", "durable=False, most_bytes=150_000")
+    writers = [subprocess.Popen([sys.executable, "-c", program, str(path), str(writer)]) for writer in range(4)]
+
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    assert sorted(numbers(Ledger(path=path))) == list(range(400))
+    assert (tmp_path / "ledger.jsonl.1").exists()
+
+
 def test_what_does_not_fit_on_the_disk_leaves_nothing_behind(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.append({"number": 1})
     real = os.write
