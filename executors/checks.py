@@ -18,6 +18,7 @@ from attrs import frozen
 from ..errors import ModelNotFound, NotFound, ServerUnreachable
 
 if TYPE_CHECKING:
+    from ..runtime.conversation.templates import ChatTemplate
     from ..runtime.models.catalog import Entry
     from .context import Context
 
@@ -91,29 +92,34 @@ def default_model(ctx: Context) -> Finding:
 
 
 def chat_template(ctx: Context) -> Finding:
-    """Whether the default model, or else the only one, has a chat template that works."""
+    """Whether each model's chat template works, and what the default model, or else the only one, speaks."""
     from .loading import scan_models
 
-    entry = _default_entry(ctx)
-    if entry is None:
-        loadable = scan_models(ctx).loadable
-        if len(loadable) != 1:
-            return _ok("chat_template", "no single model to look at")
-        entry = loadable[0]
+    loadable = scan_models(ctx).loadable
+    templates = [(entry, _template(entry)) for entry in loadable]
+    faults = [f"`{entry.id}`: {words}" for entry, template in templates for words in _template_faults(template)]
+    if faults:
+        found = f"{_count(len(faults), 'fault')} in the templates of {_count(len(loadable), 'model')}"
+        return _warn("chat_template", f"{found}: {faults[0]}", "; ".join(faults[1:]) or None)
+    default = _default_entry(ctx)
+    for entry, template in templates:
+        if len(loadable) == 1 or (default is not None and entry.id == default.id):
+            return _ok("chat_template", f"`{entry.id}` speaks `{template.family}`, from its {template.source}")
+    return _ok("chat_template", f"those of {_count(len(loadable), 'model')} work")
+
+
+def _template(entry: Entry) -> ChatTemplate:
+    """The template that a load would choose; one in the file that does not work is among its warnings."""
     from ..runtime.conversation.templates import ChatTemplate
     from ..runtime.models.gguf import read_header
 
-    header = read_header(entry.path)
-    template = ChatTemplate.choose(header.metadata, (entry.id, *entry.aliases))
-    rendered = template.render(({"role": "user", "content": "hello"},))
-    if "hello" not in rendered.text:
-        return _fail("chat_template", f"the template of `{entry.id}` leaves the user's message out")
-    found = f"`{entry.id}` speaks `{template.family}`, from its {template.source}"
-    if template.warnings:
-        return _warn("chat_template", f"{found}: {template.warnings[0]}", None)
-    if template.source == "generic":
-        return _warn("chat_template", f"`{entry.id}` has no chat template: the generic form is used", None)
-    return _ok("chat_template", found)
+    return ChatTemplate.choose(read_header(entry.path).metadata, (*entry.aliases, entry.id))
+
+
+def _template_faults(template: ChatTemplate) -> tuple[str, ...]:
+    if template.warnings or template.source != "generic":
+        return template.warnings
+    return ("it has no chat template, the generic form is used",)
 
 
 def llama_cpp(_ctx: Context) -> Finding:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures import gguf_bytes
 from localllm.errors import ConfigInvalid
 from localllm.executors import checks
 from localllm.executors.context import Context
@@ -85,6 +86,39 @@ def test_the_template_of_the_real_model_works(make_context: MakeContext, model_p
 
     assert found.status == "ok"
     assert "gguf" in found.message
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% for m in %}", "the form of `qwen` is: "),
+        ("{# nothing #}", "does not write the user's text into the prompt"),
+        ("{% for i in range(10 ** 9) %}{% endfor %}", "more than 100000 steps"),
+    ],
+)
+def test_a_template_that_does_not_work_is_found_in_any_model(
+    diagnose: Callable[..., dict[str, dict[str, Any]]], tmp_path: Path, template: str, words: str
+) -> None:
+    working = gguf_bytes.model(tokenizer__chat_template="{{ messages[0].content }}")
+    broken = gguf_bytes.model(tokenizer__chat_template=template)
+    gguf_bytes.write(tmp_path / "models", {"good.gguf": working, "qwen2.5-bad.gguf": broken})
+
+    row = diagnose()["chat_template"]
+
+    assert row["status"] == "warn"
+    assert "`qwen2.5-bad`" in row["message"]
+    assert words in row["message"]
+    assert "good" not in row["message"]
+
+
+def test_a_model_without_a_template_is_told(diagnose: Callable[..., dict[str, dict[str, Any]]], tmp_path: Path) -> None:
+    gguf_bytes.write(tmp_path / "models", {"plain.gguf": gguf_bytes.model(), "gemma-2b.gguf": gguf_bytes.model()})
+
+    row = diagnose()["chat_template"]
+
+    assert row["status"] == "warn"
+    assert "`plain`: it has no chat template" in row["message"]
+    assert row["hint"] is None
 
 
 def test_a_key_file_that_others_can_read_is_a_fault(
