@@ -119,7 +119,8 @@ def compare_outcomes(
 ) -> Comparison:
     """Compare an outcome with the recorded one of the same plan; `lock_now` is what the new one depended on."""
     found = tuple(differences(_essence(command, recorded), _essence(command, outcome)))
-    if command not in ANSWERS:
+    unanswered = recorded.get("result") is None and outcome.get("result") is None
+    if command not in ANSWERS or unanswered:
         return Comparison(equal=not found, reasons=("outcome",) if found else (), differences=found)
     reasons, unknown = causes(recorded.get("lock") or {}, lock_now)
     if recorded.get("ok") != outcome.get("ok"):

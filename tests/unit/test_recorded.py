@@ -112,6 +112,14 @@ def test_an_answer_that_failed_this_time_ended_otherwise():
     assert found.failed
 
 
+def test_an_answer_that_failed_both_times_alike_depended_on_no_model():
+    failed = {"ok": False, "error": {"code": "model_not_found", "message": "m"}, "result": None}
+    other = {**failed, "error": {"code": "queue_full"}}
+
+    assert compare_outcomes("chat", failed, failed, {}).verdict == "same"
+    assert compare_outcomes("chat", failed, other, {}).failed
+
+
 def test_of_other_plans_only_the_ending_counts():
     before = {"ok": True, "result": {"pid": 1}, "error": None}
 
