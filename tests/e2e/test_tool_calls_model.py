@@ -43,13 +43,13 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
-async def answer(runtime: LocalRuntime, seed: int, **more: Any) -> Answer:
+async def answer(runtime: LocalRuntime, seed: int, max_tokens: int = 200, **more: Any) -> Answer:
     request = GenerateRequest(
         request_id=f"request-{seed}",
         messages=({"role": "user", "content": "What time is it?"},),
         tools=TOOLS,
         sampling=Sampling(seed=seed, temperature=1.0),
-        max_tokens=60,
+        max_tokens=max_tokens,
         **more,
     )
     out, parser = Answer(), ReplyParser(ReplyFormat())
@@ -71,7 +71,7 @@ def answers(model_path: Path, seeds: range, **more: Any) -> list[Answer]:
     async def whole() -> list[Answer]:
         runtime = LocalRuntime()
         try:
-            await runtime.load(LoadSpec(model_id="m", path=str(model_path), n_ctx=512, n_slots=8))
+            await runtime.load(LoadSpec(model_id="m", path=str(model_path), n_ctx=2048, n_slots=8))
             return await asyncio.gather(*(answer(runtime, seed, **more) for seed in seeds))
         finally:
             await runtime.aclose()
@@ -79,17 +79,19 @@ def answers(model_path: Path, seeds: range, **more: Any) -> list[Answer]:
     return asyncio.run(whole())
 
 
+@pytest.mark.timeout(900)  # on two cores that also do other work it took four minutes
 def test_a_required_call_is_a_valid_call_for_every_seed(model_path: Path) -> None:
-    found = answers(model_path, range(50), tool_choice="required", template_options={"parallel_tool_calls": False})
+    found = answers(model_path, range(50), tool_choice="required")
 
     assert [one.reason for one in found] == ["tool_calls"] * 50
     for one in found:
-        (call,) = one.message["tool_calls"]
-        arguments = json.loads(call["function"]["arguments"])
         assert one.message["content"] is None
-        assert call["function"]["name"] in ("time_now", "date_today")
-        assert (arguments.get("zone") in ZONES) if call["function"]["name"] == "time_now" else arguments == {}
+        assert one.message["tool_calls"]
         assert "tools" in one.notes[0]
+    for call in (call["function"] for one in found for call in one.message["tool_calls"]):
+        arguments = json.loads(call["arguments"])
+        assert call["name"] in ("time_now", "date_today")
+        assert arguments in ([{"zone": zone} for zone in ZONES] if call["name"] == "time_now" else [{}])
 
 
 def test_a_named_tool_is_the_one_that_is_called(model_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_a_named_tool_is_the_one_that_is_called(model_path: Path) -> None:
 
 
 def test_with_none_no_tool_is_called(model_path: Path) -> None:
-    found = answers(model_path, range(3), tool_choice="none")
+    found = answers(model_path, range(3), max_tokens=12, tool_choice="none")
 
     assert not any("tool_calls" in one.message for one in found)
     assert all(one.message["content"] for one in found)
