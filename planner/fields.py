@@ -101,10 +101,16 @@ def _field(spec: FieldSpec, default: Any, factory: Callable[[], Any] | None, *, 
     return attrs.field(
         default=default,
         kw_only=kw_only,
-        validator=_bounds(spec),
+        validator=_bounds(spec) if _is_bounded(spec) else None,
         repr=not spec.secret,
         metadata={METADATA_KEY: spec},
     )
+
+
+def _is_bounded(spec: FieldSpec) -> bool:
+    """Whether there is anything to check; each validator that a class goes without shortens the start."""
+    bounds = (spec.ge, spec.gt, spec.le, spec.min_length, spec.max_length, spec.item_min_length, spec.item_ge)
+    return any(bound is not None for bound in (*bounds, spec.pattern, spec.choices))
 
 
 def _bounds(spec: FieldSpec) -> Callable[[Any, attrs.Attribute[Any], Any], None]:

@@ -9,7 +9,7 @@ from attrs import field, frozen
 BackendName = Literal["llama", "echo"]
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, unsafe_hash=False, repr=False)  # unused methods would only slow the start
 class LoadSpec:
     """How to load one model; None means "the runtime decides" and the decision is told in `LoadedModel.applied`."""
 

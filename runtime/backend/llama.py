@@ -20,7 +20,7 @@ from ..models.parameters import LoadParameters, require_memory
 from ..models.placement import parameters_here
 from ..types import LoadSpec, Sampling
 from . import Backend, BackendInfo, Batch, Decoded, LoadProgress, LogLine, TokenSampler
-from .llama_params import MAX_OUTPUTS, applied_parameters, context_params, model_params
+from .llama_params import MAX_OUTPUTS, applied_parameters, context_params, model_params, what_failed
 from .llama_sampler import open_sampler
 
 if TYPE_CHECKING:
@@ -455,7 +455,7 @@ def _open_context(
         metadata=_metadata(model),
         applied=applied,
         origins={name: parameters.origins[name] for name in applied},
-        warnings=parameters.warnings,
+        warnings=(*parameters.warnings, *what_failed(log.lines)),
         memory=_memory_of(log) | _estimated(parameters, log) | {"model_bytes": llama_cpp.llama_model_size(model)},
     )
     backend = LlamaBackend(info, model, context, vocab)

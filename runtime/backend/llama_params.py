@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any
 
 import llama_cpp
@@ -97,6 +98,13 @@ def applied_parameters(model: Any, params: Any, context: Any, n_gpus: int) -> di
         "rope_scaling": scaling.get(params.rope_scaling_type),
         **{name: _own_as_none(name, getattr(params, name)) for name in POSITIONS},
     }
+
+
+def what_failed(lines: Iterable[str]) -> tuple[str, ...]:
+    """Parameters that the system refused llama.cpp, which only its log tells, as warnings."""
+    if any("failed to mlock" in line for line in lines):
+        return ("the weights are not locked: the system's limit on locked memory (`ulimit -l`) is too low",)
+    return ()
 
 
 def _name_of(names: dict[str, int], number: int) -> str:

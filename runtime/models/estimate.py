@@ -24,7 +24,7 @@ HEADROOM_SHARE: Final = 0.04
 HEADROOM_LEAST: Final = 64 << 20
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class Sizing:
     """What of the load parameters decides memory."""
 
@@ -48,7 +48,7 @@ class Sizing:
     """Of all adapters together, in each layer and last in what is outside of them."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class DeviceMemory:
     """What one device would hold, in bytes, and what it has free."""
 
@@ -87,7 +87,7 @@ class DeviceMemory:
         return asdict(self) | {"needed_bytes": self.needed_bytes, "fits": self.fits}
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class Estimate:
     """Memory by device, the CPU first."""
 

@@ -18,7 +18,7 @@ TOKENS_PER_SLOT: Final = 1024
 SMALLER_CACHES: Final = ("q8_0", "q4_0")
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)  # unused methods would only slow the start
 class Alternative:
     """Parameters that would fit, as changes to those asked for."""
 

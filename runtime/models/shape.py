@@ -16,7 +16,7 @@ _SWA_PERIOD: Final = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "exaone4": 4, "ll
 """Every n-th layer sees everything, the others a window: known to llama.cpp by architecture, not by the file."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class AttentionLayer:
     """What one layer keeps for each token of the context, in numbers: keys and values."""
 

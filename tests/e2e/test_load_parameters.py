@@ -11,6 +11,7 @@ from attrs import define, fields, frozen
 from fixtures.tiny_models import write_llama, write_lora
 from localllm.planner.plans.loading import Loading
 from localllm.runtime.backend import open_backend
+from localllm.runtime.backend.llama_params import what_failed
 from localllm.runtime.types import LoadSpec
 
 
@@ -133,6 +134,13 @@ def test_what_nobody_asked_for_is_something_else(tiny: Path, structs: Structs, n
 
     assert applied[name] != PROOFS[name].value
     assert origins[name] != "flag"
+
+
+def test_a_lock_that_the_system_refuses_is_said() -> None:
+    line = "warning: failed to mlock 1073741824-byte buffer (after previously locking 0 bytes): Cannot allocate memory"
+
+    assert "`ulimit -l`" in what_failed(["load_tensors: done", line])[0]
+    assert what_failed(["load_tensors: done"]) == ()
 
 
 def test_adapters_are_set_with_their_scales(tiny: Path, structs: Structs, tmp_path: Path) -> None:
