@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from localllm.planner.plans import COMMANDS
+from localllm.schemas import problems
 
 GOLDEN = Path(__file__).parent.parent / "contract" / "golden"
 
@@ -88,6 +89,7 @@ def test_a_dry_run_writes_no_file_opens_no_socket_and_starts_no_process(traced, 
     assert files_under(tmp_path / "home") == before
     assert sorted(path.name for path in files.iterdir()) == ["load.json", "tour.plan.yaml"]
     # `plan undo last` finds nothing to undo in a clean home, and says so in the same shape as without `--dry-run`
+    assert problems("report" if done.code == 0 else "error", report) == []
     assert report["plan_id"] if done.code == 0 else (command, done.code) == ("plan.undo", 3)
 
 

@@ -64,6 +64,24 @@ def test_the_result_keeps_its_schema(cli, echo_server, models_dir, model_path, t
         assert [str(problem) for problem in problems(f"result.{ran}", document)] == []
 
 
+@pytest.mark.parametrize(
+    "args", [("replay", "one.plan.yaml"), ("chat", "hi", "--model", "echo"), ("models", "show", "x")]
+)
+def test_each_line_of_a_stream_keeps_its_schema(cli, echo_server, tmp_path, monkeypatch, args):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.plan.yaml").write_text(ONE)
+    done = cli("--output", "json", "--stream", *args, "--server", echo_server.url)
+    lines = [json.loads(line) for line in done.out.splitlines()]
+
+    assert [str(problem) for line in lines for problem in problems("events", line)] == []
+    assert lines[-1]["event"] == ("result" if done.code == 0 else "error")
+
+
+@pytest.mark.parametrize("args", [("models", "show", "x"), ("config", "set", "port", "x"), ("nope",)])
+def test_an_error_keeps_its_schema(cli, args):
+    assert problems("error", json.loads(cli("--output", "json", *args).out)) == []
+
+
 def test_every_command_is_tried():
     assert set(RUNS) | {"serve"} == set(COMMANDS) == set(RESULTS)
 
