@@ -289,7 +289,7 @@ class Scheduler:
             self.cells.share(source, sequence.seq_id, length)
         sequence.computed = length
         if not sequence.resumed:
-            sequence.cached = length
+            sequence.cached = min(length, sequence.n_prompt)  # forced tokens of the answer may be there too
         if source in self._idle:
             self._idle.move_to_end(source)
 

@@ -342,6 +342,16 @@ def test_an_object_ends_at_its_closing_brace_although_the_model_prefers_line_fee
         assert "\n" * 21 not in told.text
 
 
+def test_forced_tokens_of_an_answer_do_not_count_as_cached_ones_of_the_prompt() -> None:
+    asking = echo(tokens="bytes")
+    prompt, word = chat("y" * 100), "forced" * 10
+    asking.ask(prompt + word, max_tokens=4)
+    told = asking.ask(prompt, constraint=Constraint(kind="regex", source=f"{word}(a|y)"), max_tokens=90)
+
+    assert told.text.startswith(word)
+    assert 0 < told.done.usage.cached_tokens <= told.done.usage.prompt_tokens
+
+
 def test_a_constraint_leaves_nothing_to_the_next_request() -> None:
     asking = echo(tokens="bytes")
     constraint = Constraint(kind="regex", source="ab+c")
