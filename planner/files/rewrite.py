@@ -74,8 +74,12 @@ def _changes(text: str, above: Node, node: Node, value: Any, is_json: bool) -> l
     if isinstance(old, list) and isinstance(value, list) and len(old) == len(value):
         pairs = zip(node.items(), value, strict=True)
         return [change for child, item in pairs for change in _changes(text, node, child, item, is_json)]
-    indent = _indent_of(text, above) + 2
-    return [_Change(node.start, _end(text, node), _rendered(text, above, value, indent, is_json))]
+    rendered = _rendered(text, above, value, _indent_of(text, above) + 2, is_json)
+    start = node.start
+    if rendered.startswith("\n"):
+        start = len(text[:start].rstrip(" "))  # no blanks stay at the end of a line,
+        start -= text[start - 1] == "\n"  # and no empty line where the old value had lines of its own
+    return [_Change(start, _end(text, node), rendered)]
 
 
 def _insertion(text: str, above: Node, key: str, value: Any, is_json: bool) -> _Change:

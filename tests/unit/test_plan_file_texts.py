@@ -186,6 +186,16 @@ def test_new_values_leave_comments_and_layout_as_they_are():
     assert rewrite(BEFORE, edits, is_json=False) == AFTER
 
 
+@pytest.mark.parametrize("old", ["{a: 1}   # kept", "  # kept\n      a: 1\n      b: 2", "\n    - a\n    - b   # kept"])
+def test_a_block_takes_the_place_of_any_value_without_blank_ends_of_lines(old):
+    text = f"steps:\n  - x: {old}\n    y: 1\n".replace(": \n", ":\n").replace(":  ", ":")
+    content = rewrite(text, {("steps", 0, "x"): {"c": 1, "d": {"e": [2]}}}, is_json=False)
+
+    assert yaml(content) == {"steps": [{"x": {"c": 1, "d": {"e": [2]}}, "y": 1}]}
+    assert "# kept" in content
+    assert [line for line in content.splitlines() if line != line.rstrip() or not line] == []
+
+
 def test_json_is_rewritten_in_place_too():
     text = '{"steps": [\n  {"plan": {"command": "x"},\n   "expect": {"a": 1}}]}'
     edits = {("steps", 0, "expect"): {"a": 2, "b": [True]}, ("steps", 0, "name"): "q"}
