@@ -100,11 +100,14 @@ class Answer:
                 if self.grammar is not None:
                     self.grammar.accept(token, backend.piece(token))
         if self.grammar is not None and self.run.work.request.logprobs is None:
-            allowed = self.grammar.forced()[: room - len(forced)]
+            following = self.grammar.forced()
+            allowed = following[: room - len(forced)]
             for token in allowed:
                 self._take_forced(backend, token)
             forced += allowed
-        if forced:
+            if len(allowed) < len(following) and self.text.stop_text is None:
+                self.reason = "length"  # the constraint is fulfilled, what is told of it is not
+        if forced and self.reason is None:
             self._check_end(len(forced))
         return forced
 

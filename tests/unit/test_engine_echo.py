@@ -342,6 +342,15 @@ def test_an_object_ends_at_its_closing_brace_although_the_model_prefers_line_fee
         assert "\n" * 21 not in told.text
 
 
+@pytest.mark.parametrize("source", ["forced", "f(orced|a)", "(f|a)orced"])
+def test_a_forced_answer_that_the_limit_cuts_ends_with_length(source: str) -> None:
+    ask = chat("forced"), Constraint(kind="regex", source=source)
+    cut, whole = (echo(tokens="bytes").ask(ask[0], constraint=ask[1], max_tokens=limit) for limit in (4, 6))
+
+    assert (cut.text, cut.reason, cut.done.usage.completion_tokens) == ("forc", "length", 4)
+    assert (whole.text, whole.reason) == ("forced", "stop")
+
+
 def test_forced_tokens_of_an_answer_do_not_count_as_cached_ones_of_the_prompt() -> None:
     asking = echo(tokens="bytes")
     prompt, word = chat("y" * 100), "forced" * 10
