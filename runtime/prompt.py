@@ -9,6 +9,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from ..errors import BadInput
+from .conversation.reasoning import thinking_asked
 from .conversation.templates import ChatTemplate, Segment
 from .conversation.turn import Turn, open_turn
 from .engine.thinking import ThinkingLimit, ThinkingTags
@@ -89,7 +90,10 @@ class Prompts:
             for opening, closing in self._template_of(request).reasoning
         }
         opened = tags.get(turn.rendered.reasoning_open or "")
-        return ThinkingLimit(budget=request.thinking_budget, tags=tuple(tags.values()), opened=opened)
+        # a template may open a thought whatever it is told; then only a limit keeps the model from thinking
+        unwanted = opened is not None and thinking_asked(request.template_options) is False
+        budget = 0 if unwanted else request.thinking_budget
+        return ThinkingLimit(budget=budget, tags=tuple(tags.values()), opened=opened)
 
     def _template_of(self, request: GenerateRequest) -> ChatTemplate:
         """The model's template, or the request's own, of which the last is kept."""

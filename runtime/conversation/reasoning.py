@@ -6,9 +6,17 @@ thinking, and between it and the answer, is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import define, field
+
+
+def thinking_asked(options: Mapping[str, Any]) -> Any:
+    """What a request's template options say of thinking; None where they say nothing."""
+    extra = options.get("chat_template_kwargs")
+    given = {**options, **(extra if isinstance(extra, Mapping) else {})}
+    return given.get("enable_thinking", False if given.get("reasoning_effort") == "none" else None)
 
 
 def held_back(text: str, markers: Sequence[str]) -> int:

@@ -33,6 +33,7 @@ from .messages import (
     spoken_in,
 )
 from .provenance import OTHER, OWN, Traced, joined, plain, traced
+from .reasoning import thinking_asked
 from .sandbox import ChatEnvironment, Program
 from .tool_formats import FORMATS
 
@@ -183,10 +184,10 @@ class ChatTemplate:
         clash = sorted((_RESERVED - {"documents"}) & given.keys())
         if clash:
             raise BadInput(f"`{clash[0]}` is not an option of the chat template", param="chat_template_kwargs")
-        if given.get("reasoning_effort") == "none":
-            given.setdefault("enable_thinking", False)
-        if "enable_thinking" in given:
-            given.setdefault("thinking", given["enable_thinking"])
+        thinking = thinking_asked(given)
+        if thinking is not None:
+            given.setdefault("enable_thinking", thinking)
+            given.setdefault("thinking", thinking)
         variables = {name: marked(value, OTHER) for name, value in given.items() if value is not None}
         variables.setdefault("documents", None)
         variables.setdefault("chat_template_kwargs", {})

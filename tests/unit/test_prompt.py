@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from localllm.errors import BadInput
 from localllm.runtime.conversation.templates import ChatTemplate
 from localllm.runtime.prompt import Prompts
@@ -88,3 +89,35 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character() -> None:
 def test_an_empty_prompt_is_bad_input_where_the_model_adds_nothing(prompt: str | tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match="empty"):
         prompts(bos=None).prompt(GenerateRequest(request_id="r", prompt=prompt))
+
+
+OPENING = "{% for m in messages %}[{{ m.content }}]{% endfor %}<think>"
+
+
+@pytest.mark.parametrize("budget", [None, 5])
+@pytest.mark.parametrize(
+    ("options", "unwanted"),
+    [
+        ({}, False),
+        ({"reasoning_effort": "low"}, False),
+        ({"enable_thinking": True, "reasoning_effort": "none"}, False),
+        ({"reasoning_effort": "none"}, True),
+        ({"enable_thinking": False}, True),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, True),
+    ],
+)
+def test_a_thought_that_nobody_wants_and_the_template_opens_is_closed_at_once(
+    options: dict[str, object], unwanted: bool, budget: int | None
+) -> None:
+    limit = prompts(OPENING).prompt(evolve(ask("hi"), template_options=options, thinking_budget=budget)).thinking
+
+    assert limit is not None
+    assert limit.opened is not None
+    assert limit.budget == (0 if unwanted else budget)
+
+
+def test_a_template_that_opens_no_thought_sets_no_limit_of_its_own() -> None:
+    limit = prompts(WITHOUT_BOS).prompt(evolve(ask("hi"), template_options={"enable_thinking": False})).thinking
+
+    assert limit is not None
+    assert (limit.opened, limit.budget) == (None, None)
