@@ -7,21 +7,21 @@ keeps its root. Where the model chooses to call (`auto`) the grammar starts behi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from ...errors import BadInput, Unsupported
 from ..types import Constraint
-from .tool_formats import FORMATS
+from .tool_formats import FORMATS, Shape
 from .tools import Function, ToolChoice, read_tool_choice
 
 if TYPE_CHECKING:
     from ..types import GenerateRequest
     from .templates import ChatTemplate, Rendered
 
-FORCED, CHOSEN = "{0,3}", "{0,15}"
+FORCED, CHOSEN = 3, 15
 """How many more calls an answer may hold after the first, where it must call and where it chose to. A small model that
 must call does not know when to stop, and a call that `max_tokens` cuts is none.
 """
@@ -193,15 +193,23 @@ def call_grammar(tool_format: str, choice: ToolChoice, *, parallel: bool, start:
     """The grammar of an answer that is one or more calls, each with the schema of its function."""
     shape = FORMATS[tool_format].shape
     opening, between, closing = shape.opening, shape.between, shape.closing
-    more = f" ({_literal(between)} call){FORCED}" if between else f" call{FORCED}"
-    lines = [f"{start}: {_joined(opening)}call{more if parallel else ''}{_joined(closing, after=True)}"]
-    return "\n".join([*lines, *_call_rules(tool_format, choice.functions, schemas=True)]) + "\n"
+    more = FORCED if parallel else 0
+    if shape.counter:
+        calls, rest = "call0", ""
+        for number in range(more, 0, -1):
+            rest = f" ({_joined(between)}call{number}{rest})?"
+        rules = _call_rules(tool_format, choice.functions, schemas=True, numbers=range(more + 1))
+    else:
+        calls, rest = "call", f" ({_joined(between)}call){{0,{more}}}" if more else ""
+        rules = _call_rules(tool_format, choice.functions, schemas=True)
+    return "\n".join([f"{start}: {_joined(opening)}{calls}{rest}{_joined(closing, after=True)}", *rules]) + "\n"
 
 
 def triggered_grammar(tool_format: str, choice: ToolChoice, *, parallel: bool) -> tuple[str, str]:
     """The text that starts the grammar, and the grammar of what follows that text.
 
-    Arguments of functions that are not strict may be any JSON object.
+    Arguments of functions that are not strict may be any JSON object. Calls that are numbered may bear any number: a
+    model that chose to call may count on from the calls before.
     """
     shape = FORMATS[tool_format].shape
     opening, between, closing, trigger = shape.opening, shape.between, shape.closing, shape.trigger
@@ -209,7 +217,7 @@ def triggered_grammar(tool_format: str, choice: ToolChoice, *, parallel: bool) -
         first = f"{_joined(opening.removeprefix(trigger))}call"
     else:
         first = f"{_joined(shape.call.removeprefix(trigger))}named"
-    more = f" ({_literal(between)} call){CHOSEN}" if between else f" call{CHOSEN}"
+    more = f" ({_joined(between)}call){{0,{CHOSEN}}}"
     lines = [f"start: {first}{more if parallel else ''}{_joined(closing, after=True)}"]
     return trigger, "\n".join([*lines, *_call_rules(tool_format, choice.functions, schemas=False)]) + "\n"
 
@@ -220,18 +228,32 @@ def _joined(text: str, *, after: bool = False) -> str:
     return f" {_literal(text)}" if after else f"{_literal(text)} "
 
 
-def _call_rules(tool_format: str, functions: tuple[Function, ...], *, schemas: bool) -> list[str]:
+def _call_rules(
+    tool_format: str, functions: tuple[Function, ...], *, schemas: bool, numbers: Sequence[int] = ()
+) -> list[str]:
+    """The rules of `call`, or of `call0`, `call1`, … where `numbers` says which number each call bears."""
     shape = FORMATS[tool_format].shape
-    rules = [f"call: {_literal(shape.call)} named", "named: " + " | ".join(f"f{i}" for i in range(len(functions)))]
+    rules: list[str] = []
+    for of in map(str, numbers) if numbers else ("",):
+        rules.append(f"call{of}: {_literal(shape.call)} named{of}")
+        rules.append(f"named{of}: " + " | ".join(_named_call(shape, at, f, of) for at, f in enumerate(functions)))
     for i, function in enumerate(functions):
-        name = json.dumps(function.name) if shape.quoted else function.name
-        rules.append(f"f{i}: {_literal(name + shape.middle)} a{i} {_literal(shape.close)}")
         if tool_format == "function_xml":
             rules += _xml_rules(f"a{i}", function)
         else:
             schema = function.parameters if schemas or function.strict else {"type": "object"}
             rules.append(f"a{i}: %json {json_text(schema)}")
     return rules
+
+
+def _named_call(shape: Shape, at: int, function: Function, number: str) -> str:
+    """A call from its name on; without a number, a shape that counts takes any."""
+    name = json.dumps(function.name) if shape.quoted else function.name
+    if shape.counter and not number:
+        head = f"{_literal(name + shape.counter)} /[0-9]{{1,4}}/ {_literal(shape.middle)}"
+    else:
+        head = _literal(name + (shape.numbered(int(number)) if shape.counter else shape.middle))
+    return f"{head} a{at} {_literal(shape.close)}"
 
 
 def _xml_rules(rule: str, function: Function) -> list[str]:

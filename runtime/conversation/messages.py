@@ -229,7 +229,7 @@ def tools_as_text(tools: Sequence[Message], form: ToolFormat) -> str:
     """How tools are told to a model whose template has no place for them."""
     shape = form.shape
     name, arguments = ('"<function name>"' if shape.quoted else "<function name>"), "<arguments as a JSON object>"
-    example = f"{shape.opening}{shape.call}{name}{shape.middle}{arguments}{shape.close}{shape.closing}"
+    example = f"{shape.opening}{shape.call}{name}{shape.numbered(0)}{arguments}{shape.close}{shape.closing}"
     return joined(
         "",
         [
@@ -244,13 +244,13 @@ def calls_as_text(calls: Sequence[Message], form: ToolFormat) -> str:
     """Calls as a model of this format writes them."""
     shape = form.shape
     written: list[str] = []
-    for call in calls:
+    for number, call in enumerate(calls):
         name, arguments = call["function"]["name"], call["function"]["arguments"]
         if shape.quoted:
             name = Traced(json.dumps(name, ensure_ascii=False), CALLS)
         if form.body == "xml":
             arguments = _xml_arguments(arguments)
-        written.append(joined("", [shape.call, name, shape.middle, arguments, shape.close]))
+        written.append(joined("", [shape.call, name, shape.numbered(number), arguments, shape.close]))
     return joined("", [shape.opening, joined(shape.between, written), shape.closing])
 
 

@@ -12,10 +12,14 @@ After = Literal["tail", "call", "text"]
 
 @frozen(kw_only=True)
 class Shape:
-    """How calls are written: `opening (call NAME middle ARGUMENTS close, between …) closing`."""
+    """How calls are written: `opening (call NAME middle ARGUMENTS close, between …) closing`.
+
+    With a `counter`, it and the call's number, from 0, stand before `middle`.
+    """
 
     opening: str = ""
     call: str
+    counter: str = ""
     middle: str
     close: str
     between: str = ""
@@ -24,6 +28,10 @@ class Shape:
     """The text that tells a call from an answer."""
     quoted: bool = False
     """The name is a JSON string."""
+
+    def numbered(self, number: int) -> str:
+        """What stands between a call's name and its arguments."""
+        return (f"{self.counter}{number}" if self.counter else "") + self.middle
 
 
 @frozen(kw_only=True)
@@ -123,7 +131,8 @@ _KIMI = ToolFormat(
     shape=Shape(
         opening="<|tool_calls_section_begin|>",
         call="<|tool_call_begin|>functions.",
-        middle=":0<|tool_call_argument_begin|>",
+        counter=":",
+        middle="<|tool_call_argument_begin|>",
         close="<|tool_call_end|>",
         closing="<|tool_calls_section_end|>",
         trigger="<|tool_calls_section_begin|>",

@@ -271,6 +271,38 @@ def test_required_calls_are_held_to_the_format_and_the_schema(name: str) -> None
     assert not accepts(source, "It is noon.")
 
 
+def kimi_calls(*numbers: int) -> str:
+    """Calls of `f` as Kimi writes them, with these numbers."""
+    calls = "".join(
+        f'<|tool_call_begin|>functions.f:{number}<|tool_call_argument_begin|>{{"a": 1}}<|tool_call_end|>'
+        for number in numbers
+    )
+    return f"<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>"
+
+
+def test_required_calls_of_kimi_are_numbered_from_nothing() -> None:
+    source = call_grammar("kimi", read_tool_choice(TOOLS, "required"), parallel=True)
+    one = call_grammar("kimi", read_tool_choice(TOOLS, "required"), parallel=False)
+
+    assert [accepts(source, kimi_calls(*range(count))) for count in range(6)] == [False, *[True] * 4, False]
+    assert not any(accepts(source, kimi_calls(*numbers)) for numbers in [(1,), (0, 0), (0, 2), (1, 0)])
+    assert accepts(one, kimi_calls(0))
+    assert not accepts(one, kimi_calls(0, 1))
+
+
+def test_chosen_calls_of_kimi_may_count_on() -> None:
+    trigger, source = triggered_grammar("kimi", read_tool_choice(TOOLS, "auto"), parallel=True)
+
+    assert all(accepts(source, kimi_calls(*ns).removeprefix(trigger)) for ns in [(0,), (0, 1), (7, 8, 9, 10)])
+    assert not accepts(source, kimi_calls(0).replace(":0", ":x").removeprefix(trigger))
+
+
+def test_kimi_calls_are_written_with_their_numbers() -> None:
+    calls = [{"function": {"name": "f", "arguments": '{"a": 1}'}}] * 3
+
+    assert str(calls_as_text(calls, FORMATS["kimi"])) == kimi_calls(0, 1, 2)
+
+
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_without_parallel_calls_the_grammar_takes_one(name: str) -> None:
     source = call_grammar(name, read_tool_choice(TOOLS, "required"), parallel=False)
