@@ -106,3 +106,38 @@ def test_with_none_no_tool_is_called(model_path: Path) -> None:
 
     assert not any("tool_calls" in one.message for one in found)
     assert all(one.message["content"] for one in found)
+
+
+def functions_of(chunks: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The calls that the chunks of a streamed answer join to."""
+    calls: list[dict[str, str]] = []
+    for piece in (one for chunk in chunks for one in chunk["choices"][0]["delta"].get("tool_calls") or ()):
+        if piece["index"] == len(calls):
+            calls.append({"name": "", "arguments": ""})
+        for name, text in piece["function"].items():
+            calls[piece["index"]][name] += text
+    return calls
+
+
+@pytest.mark.timeout(120)
+def test_a_streamed_required_call_joins_to_the_one_that_is_not_streamed(model_server: Any) -> None:
+    ask = {
+        "model": "local-model",
+        "messages": [{"role": "user", "content": "What time is it?"}],
+        "tools": TOOLS,
+        "tool_choice": "required",
+        "determinism": "strict",
+        "temperature": 1.0,
+        "seed": 7,
+        "max_tokens": 200,
+    }
+    with model_server.client() as http:
+        whole = http.post("/v1/chat/completions", json=ask).raise_for_status().json()["choices"][0]
+        lines = http.post("/v1/chat/completions", json={**ask, "stream": True}).raise_for_status().text.splitlines()
+    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    chunks = [json.loads(one) for one in data if one != "[DONE]"]
+
+    assert data[-1] == "[DONE]"
+    assert whole["finish_reason"] == chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert whole["message"]["tool_calls"]
+    assert functions_of(chunks) == [call["function"] for call in whole["message"]["tool_calls"]]
