@@ -101,6 +101,22 @@ def test_a_thinking_budget_ends_the_thought(calling: httpx.Client) -> None:
     assert choice["message"]["content"]
 
 
+@pytest.mark.parametrize("off", [{"reasoning_effort": "none"}, {"enable_thinking": False}])
+def test_a_thought_that_the_template_opens_unasked_is_closed_at_once(http: httpx.Client, off: dict[str, Any]) -> None:
+    opening = "{% for m in messages %}{{ m.content }}{% endfor %}<think>"
+    ask = {"messages": HELLO, "chat_template": opening, "max_tokens": 40}
+    left = http.post(CHAT, json=ask).json()["choices"][0]["message"]
+    closed = http.post(CHAT, json=ask | off).json()["choices"][0]["message"]
+    called = http.post(CHAT, json=ask | off | {"tools": [F], "tool_choice": "required", "max_tokens": 300}).json()
+
+    assert left["reasoning_content"]
+    assert not left["content"]
+    assert not closed.get("reasoning_content")
+    assert closed["content"]
+    assert called["choices"][0]["message"]["tool_calls"]
+    assert not called["choices"][0]["message"].get("reasoning_content")
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
 def test_a_call_that_must_come_comes(http: httpx.Client, choice: Any) -> None:
     schema = {"properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
@@ -198,9 +214,7 @@ def test_a_repair_is_told_in_a_header_and_in_the_dry_run(
 
 
 def test_a_template_that_does_not_work_is_refused_in_its_own_words(http: httpx.Client) -> None:
-    raising = (
-        "{% if messages | length > 1 %}{{ raise_exception('only one') }}{% endif %}{{ messages[0].content }}"
-    )
+    raising = "{% if messages | length > 1 %}{{ raise_exception('only one') }}{% endif %}{{ messages[0].content }}"
     ask = {"messages": [*HELLO, {"role": "assistant", "content": "a"}, *HELLO]}
     refused = http.post(CHAT, json=ask | {"chat_template": raising})
     broken = http.post(CHAT, json=ask | {"chat_template": "{% for"})
