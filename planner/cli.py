@@ -294,6 +294,8 @@ def _parameter(item: attrs.Attribute[Any], *, optional: bool = False, group: Gro
         annotation = list[str]
     default = None if item.default is attrs.NOTHING else default_of(item)
     settings["show_default"] = default not in (None, (), False, {})
+    if default is None and not required:
+        annotation = annotation | None  # where pydantic is loaded, cyclopts holds defaults to their types too
     default = inspect.Parameter.empty if required else default
     kind = inspect.Parameter.POSITIONAL_ONLY if spec.positional else inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(item.name, kind, default=default, annotation=Annotated[annotation, Parameter(**settings)])

@@ -48,6 +48,14 @@ def test_short_options_take_their_value_attached_or_not():
     assert "has no option `-x`" in refused("logs", "-fx").message
 
 
+def test_a_program_that_has_loaded_pydantic_parses_the_same() -> None:
+    import pydantic  # noqa: F401  cyclopts then checks by it what the signature promises
+
+    given = parse(["chat", "hello", "-m", "x"])
+
+    assert given.raw["messages"] == [{"role": "user", "content": "hello"}]
+
+
 def test_a_value_may_start_with_a_dash():
     raw = parse(["chat", "--system", "-be brief", "--stop", "-", "--stop=--", "--temperature", "-1", "--", "--hi"]).raw
 
