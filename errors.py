@@ -10,7 +10,8 @@ Edges (CLI, HTTP, frames) read `code`, `exit_code`, `http_status`, and never ask
     │   ├── PromptTooLong     2   400   code `context_length_exceeded`
     │   ├── Unsupported       2   400   asked for something this build or model cannot do
     │   ├── AmbiguousName     2   400   carries the candidates
-    │   └── PayloadTooLarge   2   413
+    │   ├── PayloadTooLarge   2   413
+    │   └── MethodNotAllowed  2   405
     ├── NotFound              3   404   key, setting, file
     │   ├── ModelNotFound     3   404   carries what exists
     │   └── NotRecorded       3   404   carries the nearest recorded request
@@ -118,6 +119,13 @@ class PayloadTooLarge(BadInput):
 
     code = "payload_too_large"
     http_status = 413
+
+
+class MethodNotAllowed(BadInput):
+    """The HTTP path exists, but not for this method."""
+
+    code = "method_not_allowed"
+    http_status = 405
 
 
 class NotFound(LocalLLMError):

@@ -8,16 +8,18 @@ from litestar.exceptions import HTTPException
 from litestar.response.base import ASGIResponse
 from msgspec import json
 
-from ..errors import BadInput, InternalError, InvalidPlan, LocalLLMError, NotFound, PayloadTooLarge, TryLater
+from ..errors import (
+    BadInput,
+    InternalError,
+    InvalidPlan,
+    LocalLLMError,
+    MethodNotAllowed,
+    NotFound,
+    PayloadTooLarge,
+    TryLater,
+)
 
 REPORT_HINT = "`localllm logs` has the traceback"
-
-
-class MethodNotAllowed(BadInput):
-    """The path exists, but not for this method."""
-
-    code = "method_not_allowed"
-    http_status = 405
 
 
 def error_object(error: LocalLLMError, *, detailed: bool = False) -> dict[str, Any]:

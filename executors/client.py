@@ -155,7 +155,8 @@ def error_of_answer(status: int, body: bytes) -> LocalLLMError:
         raw = json.loads(body)["error"]
         message = str(raw.get("message") or fallback)
         if raw.get("code"):
-            return error_from_dict({**raw, "message": message})
+            # localllm tells its own client the whole of it beside OpenAI's shape
+            return error_from_dict({**raw, "message": message, **(raw.get("localllm") or {})})
     except (ValueError, KeyError, TypeError, AttributeError):
         message = fallback
     if status == 401:
