@@ -26,6 +26,13 @@ _MARGIN = 1.12
 """How much faster a bet must promise to be: chances and step times are estimates, and a lost bet is a slower answer."""
 _MEMORY = 60.0
 """Trials after which a chance has half forgotten what was before."""
+_TRUSTED = 16
+"""A suffix as long as this is no accident: bets on it are not rationed."""
+_STAKE_STEPS = 0.5
+_STAKE_SHARE = 0.01
+_MOST_WON_STEPS = 8.0
+"""What an answer may lose by bets on shorter ones, in steps of one row: half a step, a hundredth of the steps it has
+taken, and what its bets have won, up to a bound. So no answer gets much slower, however unlucky its guesses are."""
 _HOPELESS = 0.7
 """A rate so far below the best one ends the search: with more rows a row gets cheaper, but not by that much."""
 _OWN_MEMORY = 16.0
@@ -125,6 +132,8 @@ class Speculator:
     _own: dict[Sequence, Chance] = field(factory=dict)
     _indexes: dict[Sequence, Index] = field(factory=dict)
     _guesses: dict[Sequence, _Guess] = field(factory=dict)
+    _won: dict[Sequence, float] = field(factory=dict)
+    """Seconds that an answer's bets have saved it, less than 0 where they cost it."""
 
     def propose(self, sequences: list[Sequence], most: int) -> None:
         """Set the `draft` of each sequence, at most `most` tokens altogether; each has one token left to compute."""
@@ -154,10 +163,14 @@ class Speculator:
         if sequence.draft:
             self.drafted += len(sequence.draft)
             self.accepted += hits
+            step = self.cost.seconds(1)
+            won = self._won.get(sequence, 0.0) + (hits + 1) * step - self.cost.seconds(1 + len(sequence.draft))
+            self._won[sequence] = min(won, _MOST_WON_STEPS * step)
 
     def forget(self, sequence: Sequence, *, remember: bool) -> None:
         """A sequence ended; `remember` lets later answers be guessed from it."""
         self._own.pop(sequence, None)
+        self._won.pop(sequence, None)
         self._guesses.pop(sequence, None)
         if self._indexes.pop(sequence, None) is not None and remember:
             self.memory.add(sequence.tokens)
@@ -183,7 +196,10 @@ class Speculator:
             return {}
         rows = len(sequences)
         worth: list[tuple[float, int, int, Sequence]] = []
+        limits = {sequence: self._most_at_stake(sequence, guess) for sequence, guess in self._guesses.items()}
         for i, (sequence, guess) in enumerate(self._guesses.items()):
+            if not limits[sequence]:
+                continue
             worth.append((-self._chance(sequence, guess, 0), i, 1, sequence))
         heapq.heapify(worth)
         expected, taken = float(rows), dict.fromkeys(self._guesses, 0)
@@ -200,9 +216,20 @@ class Speculator:
             elif rate < best_rate * _HOPELESS:
                 break
             guess = self._guesses[sequence]
-            if count < len(guess.tokens):
+            if count < min(len(guess.tokens), limits[sequence]):
                 heapq.heappush(worth, (value * self._chance(sequence, guess, count), i, count + 1, sequence))
         return {sequence: count for sequence, count in best.items() if count}
+
+    def _most_at_stake(self, sequence: Sequence, guess: _Guess) -> int:
+        """How many tokens of a guess the sequence can afford to lose."""
+        if guess.length >= _TRUSTED:
+            return len(guess.tokens)
+        step = self.cost.seconds(1)
+        purse = (_STAKE_STEPS + _STAKE_SHARE * sequence.n_answer) * step + self._won.get(sequence, 0.0)
+        count = 0
+        while count < len(guess.tokens) and self.cost.seconds(2 + count) - step <= purse:
+            count += 1
+        return count
 
     def _chance(self, sequence: Sequence, guess: _Guess, at: int) -> float:
         bucket = _bucket(guess.length + at)

@@ -110,3 +110,20 @@ def test_the_memory_of_earlier_answers_is_bounded() -> None:
         memory.add(list(range(i * 10, i * 10 + 30)))
 
     assert len(memory.young.tokens) + len(memory.old.tokens) <= 200
+
+
+def test_one_answer_s_unlucky_guesses_cost_it_little_whatever_is_believed_of_them() -> None:
+    cost = cost_of({1: 1.0, 2: 1.4, 8: 3.8, 32: 14.0})
+    speculator = Speculator(cost)
+    for _ in range(60):  # short runs that went on alike, so that bets on them look good
+        answer(speculator, sequence_of([1, 2, 3]), [4, 5, 6, 7, 8, 9])
+    sequence, spent, plain = sequence_of([50, 51]), 0.0, 0
+    for i in range(40):  # now none of them goes on as before
+        sequence.tokens.extend([1000 + i, 1, 2, 3])
+        speculator.propose([sequence], 31)
+        spent += cost.seconds(1 + len(sequence.draft))
+        plain += 1
+        speculator.learn(sequence, [2000 + i])
+        sequence.tokens.append(2000 + i)
+
+    assert 0 < spent - plain <= 0.5 + 0.01 * sequence.n_answer
