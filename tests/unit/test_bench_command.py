@@ -39,7 +39,8 @@ def test_throughput_counts_every_client(run_result: RunResult, make_context: Mak
     data = run_result(plan, make_context(backend="echo")).data
 
     assert data["success_count"] == 6
-    assert data["completion_tps"] == pytest.approx(24 / data["wall_s"], rel=0.05)
+    # seconds are told in whole milliseconds, of which echo takes but a few
+    assert 24 / (data["wall_s"] + 0.0006) <= data["completion_tps"] <= 24 / max(data["wall_s"] - 0.0006, 1e-9)
 
 
 def test_requests_that_fail_are_counted_and_the_answer_is_no(run_result: RunResult, make_context: MakeContext) -> None:
