@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -189,3 +190,20 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert time.monotonic() - began < 3
         reader.join(10)
         assert_gone(server)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces of processes are Linux's")
+def test_as_process_1_of_a_container_it_heeds_sigterm(clean_env: dict[str, str]) -> None:
+    """The kernel gives process 1 no default for a signal: what has no handler is ignored."""
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    serve = [sys.executable, "-m", "localllm", "serve", "--backend", "echo", "--port", "0", "--output", "json"]
+    with subprocess.Popen([*alone, *serve], env=clean_env, stdout=subprocess.PIPE, text=True) as outer:
+        assert outer.stdout is not None
+        assert "http://127.0.0.1:" in outer.stdout.readline()
+        table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        (inner,) = [int(pid) for pid, parent in map(str.split, table.splitlines()) if int(parent) == outer.pid]
+        status = Path(f"/proc/{inner}/status").read_text()
+        os.kill(inner, signal.SIGTERM)
+
+        assert outer.wait(timeout=20) == 0
+        assert "\t1\n" in next(line + "\n" for line in status.splitlines() if line.startswith("NSpid:"))
