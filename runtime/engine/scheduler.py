@@ -168,8 +168,7 @@ class Scheduler:
         answering = [sequence for sequence in ready if self._answers(sequence)]
         prompts = [sequence for sequence in ready if not self._answers(sequence)]
         self._draft(answering, prompts)
-        shares = [self._share(sequence, sequence.uncomputed) for sequence in answering]
-        shares = self._within_batch(shares)
+        shares = self._run_on(answering, beside_prompts=bool(prompts))
         shares += self._prefill(prompts, shares)
         return self._within_cells(shares)
 
@@ -327,14 +326,26 @@ class Scheduler:
         draft = list(sequence.draft) if complete else []
         return Share(sequence, start, tokens, draft, 1 + len(draft) if complete else 0)
 
-    def _within_batch(self, shares: list[Share]) -> list[Share]:
-        rows = outputs = 0
-        fitting = []
-        for share in shares:
-            if rows + share.count <= self.limits.n_batch and outputs + share.n_outputs <= self.limits.n_outputs:
-                fitting.append(share)
-                rows, outputs = rows + share.count, outputs + share.n_outputs
-        return fitting
+    def _run_on(self, answering: list[Sequence], *, beside_prompts: bool) -> list[Share]:
+        """Each answer's rows, as far as they go; whom a step has no row left for comes first in the next one."""
+        rows, outputs = self.limits.n_batch, self.limits.n_outputs
+        if beside_prompts:  # answers alone never fill a step that prompts wait for
+            rows, outputs = rows - min(LEAST_CHUNK, rows // 2), max(outputs - 1, 1)
+        shares: list[Share] = []
+        passed_over: list[Sequence] = []
+        for sequence in answering:
+            share = self._share(sequence, min(sequence.uncomputed, rows))
+            if share.count > rows or share.n_outputs > outputs:
+                sequence.draft = []
+                share = self._share(sequence, min(sequence.uncomputed, rows))
+            if not share.count or share.n_outputs > outputs:
+                passed_over.append(sequence)
+                continue
+            shares.append(share)
+            rows, outputs = rows - share.count, outputs - share.n_outputs
+        if passed_over:
+            self.running = passed_over + [sequence for sequence in self.running if sequence not in passed_over]
+        return shares
 
     def _prefill(self, prompts: list[Sequence], others: list[Share]) -> list[Share]:
         """Chunks of prompts: half the rows to who came first, so that all get on; the rest to who needs least."""
@@ -352,7 +363,8 @@ class Scheduler:
             counts[sequence] += more
             rows -= more
         chunks = [self._share(sequence, count) for sequence, count in counts.items() if count]
-        return [chunk for i, chunk in enumerate(chunks) if not chunk.n_outputs or i < outputs]
+        last = [chunk for chunk in chunks if chunk.n_outputs][max(outputs, 0) :]
+        return [chunk for chunk in chunks if chunk not in last]
 
     def _budget(self, busy: int) -> int:
         """Rows of a step in which `busy` rows belong to running answers."""

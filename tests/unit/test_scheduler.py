@@ -276,3 +276,39 @@ def test_one_conversation_too_long_to_be_parked_stays_in_the_pool() -> None:
 
     assert scheduler.idle_cells == 40
     assert scheduler.parked_cells == 0
+
+
+def test_more_answers_than_a_step_has_room_for_take_turns() -> None:
+    scheduler = scheduler_with(n_batch=4, n_outputs=2)
+    sequences = [sequence_of(name, [i]) for i, name in enumerate("abcd")]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    for _ in range(20):
+        step(scheduler)
+
+    lengths = [sequence.n_answer for sequence in sequences]
+    assert sum(lengths) == 20 * 2
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_a_prompt_gets_on_beside_as_many_answers_as_a_step_can_serve() -> None:
+    scheduler = scheduler_with(n_batch=4, n_outputs=2)
+    for name in "abc":
+        scheduler.add(sequence_of(name, [1]))
+    step(scheduler), step(scheduler)
+    late = sequence_of("late", list(range(30)))
+    scheduler.add(late)
+    for _ in range(30):
+        step(scheduler)
+
+    assert late.n_answer > 0
+
+
+def test_what_an_answer_was_forced_to_say_is_computed_in_pieces_where_a_step_takes_less() -> None:
+    scheduler = scheduler_with(n_batch=8)
+    sequence = sequence_of("a", [1, 2])
+    scheduler.add(sequence)
+    step(scheduler)
+    sequence.tokens.extend(range(20, 40))
+
+    assert [(share.count, share.n_outputs) for _ in range(3) for share in step(scheduler)] == [(8, 0), (8, 0), (5, 1)]
