@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +18,7 @@ from fixtures.tied import tied
 
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 KEPT_OUT = ("LOCALLLM_", "OPENAI_", "XDG_")
+LISTENING = re.compile(r"""(?:listening on |"url": ?")http://127\.0\.0\.1:(\d+)""")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
@@ -115,7 +116,7 @@ class RunningServer:
         """A fresh HTTP client for this server; close it, or use it in a `with`."""
         return httpx.Client(base_url=self.url, **({"timeout": 120, "trust_env": False} | options))  # type: ignore[arg-type]
 
-    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> int:
+    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 100) -> int:
         """Send a signal, wait, and return the exit code; a server that is gone already gives its own."""
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -127,44 +128,45 @@ class RunningServer:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self.process.wait(10)
+        self.process.wait(60)
 
 
-def free_port() -> int:
-    """A TCP port of the loopback that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def start_server(folder: Path, args: Sequence[str], env: dict[str, str], ready_s: float = 200) -> RunningServer:
+    """Start `localllm serve ARGS` on a port that is free, and wait until `/ready` answers 200; else fail with its log.
 
-
-def start_server(folder: Path, args: Sequence[str], env: dict[str, str], ready_s: float = 120) -> RunningServer:
-    """Start `localllm serve --port N ARGS` and wait until `/ready` answers 200; fail with its log otherwise."""
-    port = free_port()
+    The server chooses the port and prints it: one that was chosen here could be taken before the server binds it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    log_path = folder / f"serve-{port}.log"
+    log_path = folder / f"serve-{len(list(folder.glob('serve-*.log')))}.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            tied("-m", "localllm", "serve", "--port", str(port), *args),
+            tied("-m", "localllm", "serve", "--port", "0", *args),
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    url = f"http://127.0.0.1:{port}"
-    server = RunningServer(url=url, port=port, process=process, env=env | {"LOCALLLM_SERVER": url}, log_path=log_path)
+    server = RunningServer(url="", port=0, process=process, env=dict(env), log_path=log_path)
     deadline = time.monotonic() + ready_s
     while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if httpx.get(f"{server.url}/ready", timeout=5, trust_env=False).status_code == 200:
-                return server
-        except httpx.HTTPError:
-            pass
+        if server.port == 0 and (told := LISTENING.search(server.log())):
+            server.port, server.url = int(told[1]), f"http://127.0.0.1:{told[1]}"
+            server.env["LOCALLLM_SERVER"] = server.url
+        if server.port and _is_ready(server):
+            return server
         time.sleep(0.05)
     code = process.poll()
     server.kill()
     state = f"ended with {code}" if code is not None else f"was not ready after {ready_s:g} s"
     pytest.fail(f"`localllm serve {' '.join(args)}` {state}; its output:\n{server.log()}", pytrace=False)
+
+
+def _is_ready(server: RunningServer) -> bool:
+    try:
+        return httpx.get(f"{server.url}/ready", timeout=30, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 StartServer = Callable[..., RunningServer]
@@ -181,7 +183,7 @@ def server(
     """
     started: list[RunningServer] = []
 
-    def start(*args: str, env: Mapping[str, str] | None = None, ready_s: float = 120) -> RunningServer:
+    def start(*args: str, env: Mapping[str, str] | None = None, ready_s: float = 200) -> RunningServer:
         full = clean_env | {"LOCALLLM_MODELS_DIR": str(models_dir)} | dict(env or {})
         started.append(start_server(tmp_path / "servers", args, full, ready_s))
         return started[-1]

@@ -36,6 +36,7 @@ class Budget:
     """What one render may still use."""
 
     deadline: float
+    """In the processor time of the thread that renders: what else a busy machine does is no fault of a template."""
     ticks: int = 0
     printed: set[int] = field(factory=set)
     """The marks of lists and dicts that went into the prompt in Python's notation."""
@@ -43,7 +44,7 @@ class Budget:
     def tick(self, weight: int = 1) -> None:
         """Count a step; every thousandth looks at the clock."""
         before, self.ticks = self.ticks, self.ticks + weight
-        if before // 1000 != self.ticks // 1000 and time.monotonic() > self.deadline:
+        if before // 1000 != self.ticks // 1000 and time.thread_time() > self.deadline:
             raise TemplateLimit("the chat template takes too long")
 
 

@@ -115,11 +115,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def budget(self) -> Budget:
         """The budget of the render that runs in this thread."""
         found = getattr(self._thread, "budget", None)
-        return found if found is not None else Budget(deadline=time.monotonic() + 1)
+        return found if found is not None else Budget(deadline=time.thread_time() + 1)
 
     def begin(self, time_limit_s: float) -> Budget:
         """Give the next render of this thread a new budget."""
-        self._thread.budget = Budget(deadline=time.monotonic() + time_limit_s)
+        self._thread.budget = Budget(deadline=time.thread_time() + time_limit_s)
         return self.budget
 
     def tick(self) -> str:

@@ -17,7 +17,7 @@ PROGRAM = [sys.executable, "-m", "localllm"]
 def shell(env, line):
     """A shell line with `$LOCALLLM` as the program."""
     full = env | {"LOCALLLM": f"{sys.executable} -m localllm"}
-    return subprocess.run(["bash", "-c", line], env=full, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["bash", "-c", line], env=full, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_a_dry_run_imports_neither_server_nor_engine_nor_client(clean_env, model_path):
@@ -150,7 +150,7 @@ def test_a_signal_ends_a_running_command_without_a_traceback(clean_env, tmp_path
         assert process.stdout is not None
         assert "started" in process.stdout.readline()
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=100)
 
     assert process.returncode == code
     assert "Traceback" not in err
@@ -165,7 +165,7 @@ def test_a_follower_ends_when_its_reader_has_gone(clean_env, tmp_path):
 
     assert "started" in done.stdout
     assert done.stderr == ""
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 def test_a_prompt_is_read_from_a_pipe(cli):

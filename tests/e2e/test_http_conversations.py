@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fixtures.waiting import early_answer
 
 sys.path.append(str(Path(__file__).parent.parent / "fixtures"))
 from scripted import scripted
@@ -177,7 +178,7 @@ def test_an_answer_has_the_form_that_was_asked_for(
 def test_what_cannot_be_enforced_is_refused_by_its_place(
     http: httpx.Client, form: dict[str, Any], param: str, stream: bool
 ) -> None:
-    answer = http.post(CHAT, json={"messages": HELLO, "stream": stream, **form})
+    answer = early_answer(http, CHAT, {"messages": HELLO, "stream": stream, **form})
 
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
@@ -203,7 +204,7 @@ def test_a_repair_is_told_in_a_header_and_in_the_dry_run(
     http: httpx.Client, template: str, messages: list[dict[str, Any]], word: str, stream: bool
 ) -> None:
     ask = {"messages": messages, "chat_template": template}
-    answer = http.post(CHAT, json=ask | {"stream": stream})
+    answer = early_answer(http, CHAT, ask | {"stream": stream}, header="x-localllm-notes")
     plain = http.post(CHAT, json=ask | {"messages": HELLO})
     report = http.post(f"{CHAT}?dry_run=true", json=ask).json()
 

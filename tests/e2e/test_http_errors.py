@@ -65,7 +65,7 @@ def test_a_malformed_body_is_a_400(http: httpx.Client, body: bytes) -> None:
 def test_bytes_that_are_no_http_request_are_a_400_and_close_the_connection(
     echo_server: RunningServer, http: httpx.Client, sent: bytes
 ) -> None:
-    with socket.create_connection(("127.0.0.1", echo_server.port), timeout=20) as link:
+    with socket.create_connection(("127.0.0.1", echo_server.port), timeout=100) as link:
         link.sendall(sent)
         with link.makefile("rb") as answer:
             head, _, body = answer.read().partition(b"\r\n\r\n")  # up to the end: it is closed
@@ -135,7 +135,7 @@ def test_a_declared_length_is_refused_before_the_body_comes(echo_server: Running
     head = (
         f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99999999\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", echo_server.port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", echo_server.port), timeout=100) as raw:
         raw.sendall(head.encode())
 
         assert raw.recv(4096).startswith(b"HTTP/1.1 413")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
+
+from fixtures.waiting import wait_until
 
 QUESTION = {
     "model": "local-model",
@@ -17,6 +18,7 @@ QUESTION = {
         }
     ],
     "max_tokens": 2000,
+    "ignore_eos": True,
     "temperature": 0,
 }
 
@@ -61,10 +63,9 @@ def test_kill_9_of_a_worker_before_the_first_token_is_a_clean_error(server, mode
         os.kill(pid, signal.SIGSTOP)  # the request is certain to be in flight when its worker dies
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(http.post, "/v1/chat/completions", json=QUESTION)
-            while models_of(http)[0]["requests_running"] == 0:
-                time.sleep(0.01)
+            wait_until(lambda: models_of(http)[0]["requests_running"], "the request")
             os.kill(pid, signal.SIGKILL)
-            reply = waiting.result(60)
+            reply = waiting.result(100)
 
         assert reply.status_code == 500
         assert reply.json()["error"]["code"] == "worker_died"
@@ -75,13 +76,9 @@ def test_workers_end_when_the_server_is_killed(server, model_path):
     with running.client() as http:
         (pid,) = worker_pids(http)
     os.kill(running.pid, signal.SIGKILL)
-    running.process.wait(10)
+    running.process.wait(60)
 
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and is_alive(pid):
-        time.sleep(0.05)
-
-    assert not is_alive(pid)
+    wait_until(lambda: not is_alive(pid), "the end of the worker")
 
 
 def is_alive(pid: int) -> bool:

@@ -30,7 +30,7 @@ def test_a_model_under_an_odd_name_loads_and_answers(model_path: Path, tmp_path:
         runtime = LocalRuntime()
         try:
             spec = LoadSpec(model_id=entry.id, path=entry.path, n_ctx=512, n_slots=1)
-            assert (await asyncio.wait_for(runtime.load(spec), 60)).state == "ready"
+            assert (await asyncio.wait_for(runtime.load(spec), 200)).state == "ready"
             return [output async for output in runtime.generate(entry.id, request)][-1]
         finally:
             await runtime.aclose()

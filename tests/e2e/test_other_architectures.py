@@ -56,7 +56,7 @@ def ask(spec: LoadSpec, prompts: Sequence[Sequence[int]]) -> tuple[LoadedModel, 
         finally:
             await runtime.aclose()
 
-    return asyncio.run(asyncio.wait_for(scenario(), 120))
+    return asyncio.run(asyncio.wait_for(scenario(), 250))
 
 
 def spec_of(path: Path, **asked: Any) -> LoadSpec:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import count
 from typing import Any
@@ -46,7 +45,10 @@ from localllm.runtime.types import (
 
 Scenario = Callable[[LocalRuntime], Awaitable[None]]
 NUMBERS = count()
-SLOW = {"endless": True, "step_delay_s": 0.005}
+SLOW = {"endless": True, "step_delay_s": 0.03}
+"""An answer that goes on for minutes: it ends where its context does."""
+STATUS_S = 200.0
+"""Longer than a scenario may take, so that every status is what the worker says now, not what it said before."""
 
 
 def echo(model_id: str = "m", *, pin: bool = False, n_slots: int | None = None, **options: Any) -> LoadSpec:
@@ -61,9 +63,11 @@ def ask(text: str = "hello", **fields: Any) -> GenerateRequest:
 
 def run(scenario: Scenario, limits: Limits | None = None, *, log: list[tuple[str, str, str]] | None = None) -> None:
     async def whole() -> None:
-        runtime = LocalRuntime(limits, on_log=None if log is None else lambda *line: log.append(line))
+        runtime = LocalRuntime(
+            limits or Limits(status_timeout_s=STATUS_S), on_log=None if log is None else lambda *line: log.append(line)
+        )
         try:
-            await asyncio.wait_for(scenario(runtime), 30)
+            await asyncio.wait_for(scenario(runtime), 150)
         finally:
             await runtime.aclose()
 
@@ -91,11 +95,12 @@ async def errors_of(stream: AsyncIterator[Output]) -> list[LocalLLMError]:
     return []
 
 
-async def until(condition: Callable[[], bool], within_s: float = 3.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
         await asyncio.sleep(0.01)
+    raise AssertionError("it did not happen in time")
 
 
 def alive(pid: int | None) -> bool:
@@ -185,7 +190,7 @@ def test_a_failed_load_is_one_error_and_leaves_nothing_behind() -> None:
 
 def test_a_worker_killed_in_its_load_is_an_error_in_words() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
-        load = asyncio.ensure_future(runtime.load(echo(load_delay_s=5)))
+        load = asyncio.ensure_future(runtime.load(echo(load_delay_s=600)))
         await until(lambda: any(model.pid for model in runtime.loaded()))
         os.kill(runtime.loaded()[0].pid or 0, signal.SIGKILL)
 
@@ -199,7 +204,7 @@ def test_a_worker_killed_in_its_load_is_an_error_in_words() -> None:
 def test_a_load_without_progress_is_given_up() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
         with pytest.raises(ModelLoadFailed, match="no progress"):
-            await runtime.load(echo(load_delay_s=30))
+            await runtime.load(echo(load_delay_s=600))
         assert runtime.loaded() == []
 
     run(scenario, Limits(load_stall_s=0.5))
@@ -243,10 +248,8 @@ def test_closing_the_stream_frees_the_slot_and_the_next_request_begins_at_once()
         await runtime.load(echo(n_slots=1, **SLOW))
         stream = await begun(runtime)
         await stream.aclose()
-        began = time.monotonic()
-        other = await begun(runtime)
+        other = await begun(runtime)  # there is one slot, and the answer that had it goes on for minutes
 
-        assert time.monotonic() - began < 0.5
         (model,) = await runtime.status()
         assert len(model.slots) == 1
         await other.aclose()
@@ -259,15 +262,15 @@ def test_closing_the_stream_frees_the_slot_and_the_next_request_begins_at_once()
 
 def test_a_request_cancelled_in_its_prefill_or_in_the_queue_does_not_hold_the_slot() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
-        await runtime.load(echo(n_slots=1, prefill_delay_s=3))
+        await runtime.load(echo(n_slots=1, prefill_delay_s=600))
         tasks = [asyncio.ensure_future(text_of(runtime.generate("m", ask(word)))) for word in ("a", "b")]
         await asyncio.sleep(0.3)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        await asyncio.sleep(0.2)
-        (model,) = await runtime.status()
+        (model,) = await runtime.status()  # which the worker gives between two steps
 
+        assert (model.metrics["engine"]["running"], model.metrics["engine"]["queued"]) == (0, 0)
         assert model.slots == ()
 
     run(scenario)
@@ -303,7 +306,7 @@ def test_one_request_over_the_queue_limit_is_refused() -> None:
         await asyncio.wait(waiting)
         await first.aclose()
 
-    run(scenario, Limits(queue_limit=2))
+    run(scenario, Limits(queue_limit=2, status_timeout_s=STATUS_S))
 
 
 def test_a_bad_request_costs_only_itself() -> None:
@@ -368,13 +371,12 @@ def test_a_bug_costs_the_requests_in_flight_one_error_and_its_traceback_is_logge
 
 def test_status_does_not_wait_for_a_worker_in_a_long_step() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
-        await runtime.load(echo(endless=True, step_delay_s=2))
-        task = asyncio.ensure_future(text_of(runtime.generate("m", ask())))
-        await asyncio.sleep(0.3)
-        began = time.monotonic()
-        (model,) = await runtime.status()
+        await runtime.load(echo(endless=True, step_delay_s=600))
+        stream = runtime.generate("m", ask())
+        assert isinstance(await anext(stream), Started)
+        task = asyncio.ensure_future(text_of(stream))
+        (model,) = await runtime.status()  # the scenario's own time is far less than that of the step
 
-        assert time.monotonic() - began < 0.6
         assert model.requests_running == 1
         task.cancel()
         await asyncio.wait([task])
@@ -427,15 +429,30 @@ def test_a_worker_that_dies_too_often_is_left_alone_for_a_while() -> None:
 
         with pytest.raises(CoolingDown) as caught:
             await text_of(runtime.generate("m", ask()))
-        assert 1 <= caught.value.retry_after_s <= 2
+        assert 300 < caught.value.retry_after_s <= 601
         assert runtime.loaded()[0].state == "cooling_down"
         with pytest.raises(CoolingDown):
             await runtime.load(echo())
-        await asyncio.sleep(0.8)
-        assert (await runtime.load(echo())).state == "ready"
+
+    run(scenario, Limits(deaths_before_pause=2, pause_s=600, backoff_s=0.05))
+
+
+def test_after_the_pause_it_is_started_again() -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        await runtime.load(echo(exit_after=1, endless=True))
+        (error,) = await errors_of(runtime.generate("m", ask("a b c")))
+        assert isinstance(error, WorkerDied)
+        model = None
+        while model is None:
+            try:
+                model = await runtime.load(echo())
+            except CoolingDown:
+                await asyncio.sleep(0.05)
+
+        assert model.state == "ready"
         assert await text_of(runtime.generate("m", ask("well again"))) == "well again"
 
-    run(scenario, Limits(deaths_before_pause=2, pause_s=0.7, backoff_s=0.05))
+    run(scenario, Limits(deaths_before_pause=1, pause_s=0.7, backoff_s=0.05))
 
 
 def test_an_interrupt_from_the_terminal_does_not_end_a_worker() -> None:
@@ -457,7 +474,7 @@ from localllm.runtime.types import GenerateRequest, LoadSpec
 
 async def main():
     runtime = LocalRuntime()
-    options = {"load_delay_s": float(sys.argv[1]), "step_delay_s": 60}
+    options = {"load_delay_s": float(sys.argv[1]), "step_delay_s": 600}
     spec = LoadSpec(model_id="m", path="", backend="echo", options=options)
     load = asyncio.ensure_future(runtime.load(spec))
     while not runtime.loaded() or not runtime.loaded()[0].pid:
@@ -467,20 +484,20 @@ async def main():
         asyncio.ensure_future(anext(runtime.generate("m", GenerateRequest(request_id="r", prompt="x"))))
         await asyncio.sleep(0.2)
     print(runtime.loaded()[0].pid, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("load_delay", ["0", "60"], ids=["in a decode", "in a load"])
+@pytest.mark.parametrize("load_delay", ["0", "600"], ids=["in a decode", "in a load"])
 def test_an_orphan_ends_at_once_when_its_parent_is_killed(load_delay: str) -> None:
     with subprocess.Popen([sys.executable, "-c", ORPHANING, load_delay], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert alive(pid)
         parent.kill()
-        parent.wait(5)
+        parent.wait(100)
 
     asyncio.run(until(lambda: not alive(pid)))
 
@@ -522,7 +539,7 @@ def test_unload_under_a_request_is_refused_and_with_force_the_request_ends_with_
 
 def test_a_load_can_be_given_up_by_force() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
-        load = asyncio.ensure_future(runtime.load(echo(load_delay_s=30)))
+        load = asyncio.ensure_future(runtime.load(echo(load_delay_s=600)))
         await until(lambda: any(model.pid for model in runtime.loaded()))
 
         with pytest.raises(ModelLoading):
@@ -617,16 +634,14 @@ def test_closing_lets_running_requests_finish_within_the_grace_time_and_takes_no
     async def scenario(runtime: LocalRuntime) -> None:
         model = await runtime.load(echo(step_delay_s=0.02))
         stream = await begun(runtime, request=ask("one two three four five six seven eight"))
-        closing = asyncio.ensure_future(runtime.aclose(10))
+        closing = asyncio.ensure_future(runtime.aclose(1000))
         await asyncio.sleep(0)
 
         for refused in (runtime.load(echo("other")), text_of(runtime.generate("m", ask()))):
             with pytest.raises(ShuttingDown):
                 await refused
         assert (await text_of(stream)).endswith("eight")
-        began = time.monotonic()
-        await closing
-        assert time.monotonic() - began < 1
+        await closing  # in far less than its grace time
         assert not alive(model.pid)
 
     run(scenario)
@@ -636,14 +651,12 @@ def test_what_still_runs_after_the_grace_time_ends_with_one_error() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
         model = await runtime.load(echo(**SLOW))
         stream = await begun(runtime)
-        load = asyncio.ensure_future(runtime.load(echo("other", load_delay_s=30)))
+        load = asyncio.ensure_future(runtime.load(echo("other", load_delay_s=600)))
         await asyncio.sleep(0.1)
-        began = time.monotonic()
         closing = asyncio.ensure_future(runtime.aclose(0.3))
 
         assert [type(error) for error in await errors_of(stream)] == [ShuttingDown]
         await closing
-        assert time.monotonic() - began < 1.5
         with pytest.raises(ShuttingDown):
             await load
         assert not alive(model.pid)
@@ -656,10 +669,8 @@ def test_a_worker_that_does_not_end_by_itself_is_killed() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
         model = await runtime.load(echo())
         os.kill(model.pid or 0, signal.SIGSTOP)
-        began = time.monotonic()
         await runtime.aclose()
 
-        assert time.monotonic() - began < 2
         assert not alive(model.pid)
 
     run(scenario, Limits(stop_grace_s=0.3))

@@ -63,7 +63,7 @@ def handler_of(index: Index) -> type[BaseHTTPRequestHandler]:
             self.wfile.flush()
             if index.slow and body is index.wheel:
                 index.half_sent.set()
-                index.end.wait(60)
+                index.end.wait(200)
                 return
             self.wfile.write(body[half:])
 
@@ -103,7 +103,7 @@ def pull(index: Index, env: dict[str, str], folder: Path, *more: str) -> subproc
 def check_the_next_pull_works(index: Index, env: dict[str, str], folder: Path) -> None:
     """It puts the file in place and clears away what the ended one left, if that was killed."""
     index.slow = False
-    assert pull(index, env, folder).wait(60) == 0
+    assert pull(index, env, folder).wait(200) == 0
     assert [path.name for path in folder.iterdir()] == ["models"]
     assert [path.name for path in (folder / "models").iterdir()] == ["Tiny.gguf"]
     assert (folder / "models" / "Tiny.gguf").read_bytes() == CONTENT
@@ -118,10 +118,10 @@ def test_a_pull_ended_in_its_download(
     folder = tmp_path / "data"
     index.slow = True
     process = pull(index, clean_env, folder)
-    assert index.half_sent.wait(60)
+    assert index.half_sent.wait(200)
     process.send_signal(number)
 
-    assert process.wait(20) == code
+    assert process.wait(100) == code
     assert list((folder / "models").iterdir()) == []
     if number != signal.SIGKILL:
         assert [path.name for path in folder.iterdir()] == ["models"]
@@ -131,6 +131,6 @@ def test_a_pull_ended_in_its_download(
 def test_a_pull_killed_when_all_is_unpacked(index: Index, clean_env: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "data"
 
-    assert pull(index, clean_env, folder, "killed when unpacked").wait(60) == -signal.SIGKILL
+    assert pull(index, clean_env, folder, "killed when unpacked").wait(200) == -signal.SIGKILL
     assert list((folder / "models").iterdir()) == []
     check_the_next_pull_works(index, clean_env, folder)

@@ -13,7 +13,7 @@ import pytest
 def recorded_at(server_at: Any, folder: Path, bodies: list[dict[str, Any]]) -> list[str]:
     """Files with what an echo server answered to the bodies."""
     server = server_at(folder, "--record", str(folder / "recorded"))
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as http:
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=200) as http:
         for body in bodies:
             http.post("/v1/chat/completions", json={"model": "echo", **body})
     assert server.stop() == 0

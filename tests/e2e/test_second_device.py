@@ -68,7 +68,7 @@ def second_device() -> Iterator[RpcServer]:
 def generate(path: Path, gpu_layers: int | str, rpc: str | None, n: int = 24) -> dict[str, Any]:
     """Greedy text from a process of its own, with the layers it really offloaded."""
     options = json.dumps({"path": str(path), "gpu_layers": gpu_layers, "rpc": rpc, "n": n})
-    done = subprocess.run([sys.executable, "-c", GENERATE, options], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", GENERATE, options], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -76,7 +76,7 @@ def generate(path: Path, gpu_layers: int | str, rpc: str | None, n: int = 24) ->
 
 def test_an_rpc_server_is_a_gpu_device_of_the_process_that_adds_it(second_device: RpcServer) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LIST, second_device.endpoint], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", LIST, second_device.endpoint], capture_output=True, text=True, timeout=250, check=True
     )
     before, added, after = json.loads(done.stdout)
 
@@ -87,7 +87,7 @@ def test_an_rpc_server_is_a_gpu_device_of_the_process_that_adds_it(second_device
 
 
 def test_an_endpoint_where_nobody_answers_is_an_error() -> None:
-    done = subprocess.run([sys.executable, "-c", LIST, "127.0.0.1:1"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", LIST, "127.0.0.1:1"], capture_output=True, text=True, timeout=250)
 
     assert done.returncode != 0
     assert "no RPC server answers" in done.stderr
@@ -161,7 +161,7 @@ def test_a_worker_fills_the_device_and_says_what_lies_where(model_path: Path, se
         runtime = LocalRuntime()
         try:
             options = {"rpc_servers": [second_device.endpoint]}
-            return await asyncio.wait_for(runtime.load(spec(model_path, "m", options=options)), 60)
+            return await asyncio.wait_for(runtime.load(spec(model_path, "m", options=options)), 250)
         finally:
             await runtime.aclose()
 
@@ -195,6 +195,6 @@ def test_a_device_that_dies_costs_its_worker_and_nothing_else(model_path: Path) 
             await runtime.aclose()
 
     with rpc_server() as server:
-        outputs = asyncio.run(asyncio.wait_for(scenario(server), 120))
+        outputs = asyncio.run(asyncio.wait_for(scenario(server), 250))
 
     assert isinstance(outputs[-1], Done)

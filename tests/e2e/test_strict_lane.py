@@ -39,7 +39,7 @@ def load_on(url: str) -> Iterator[None]:
     body = {"model": "local-model", "prompt": "One, two, three,", "max_tokens": 8}
 
     def go_on() -> None:
-        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+        with httpx.Client(base_url=url, trust_env=False, timeout=200) as http:
             while not over.is_set():
                 http.post("/v1/completions", json=body).raise_for_status()
 

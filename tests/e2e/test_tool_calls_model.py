@@ -119,7 +119,7 @@ def functions_of(chunks: list[dict[str, Any]]) -> list[dict[str, str]]:
     return calls
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_streamed_required_call_joins_to_the_one_that_is_not_streamed(model_server: Any) -> None:
     ask = {
         "model": "local-model",

@@ -64,7 +64,7 @@ def load(folder: Path, endpoints: list[str], **asked: Any) -> tuple[LoadedModel,
         finally:
             await runtime.aclose()
 
-    return asyncio.run(asyncio.wait_for(scenario(), 120))
+    return asyncio.run(asyncio.wait_for(scenario(), 250))
 
 
 def layers(model: LoadedModel) -> list[int]:

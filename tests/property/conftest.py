@@ -9,12 +9,15 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import attrs
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from localllm.planner.fields import METADATA_KEY, FieldSpec
 from localllm.planner.plans import COMMANDS, plan_class
 
-settings.register_profile("localllm", deadline=None, max_examples=60)
+# Neither the clock nor chance decides whether a run of the tests passes.
+settings.register_profile(
+    "localllm", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("localllm")
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

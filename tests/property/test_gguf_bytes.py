@@ -38,13 +38,13 @@ def scratch() -> Iterator[Path]:
 def outcome(path: Path, content: bytes, *, exact: bool = True) -> str | None:
     """None for a readable file, else the reason; anything but those two is a failure, and so is a slow answer."""
     path.write_bytes(content)
-    start = time.process_time()
+    start = time.thread_time()
     header, reason = None, None
     try:
         header = read_header(path, exact=exact)
     except InvalidGGUF as error:
         reason = error.reason
-    assert time.process_time() - start < 0.25
+    assert time.thread_time() - start < 2
     if header is None:
         assert reason
         assert len(reason) < 500

@@ -131,7 +131,7 @@ def test_two_sets_at_once_both_survive(tmp_path: Path, file: Path) -> None:
     )
     writers = [subprocess.Popen([sys.executable, "-c", script, str(file), name]) for name in ("a", "b")]
 
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait(200) for writer in writers] == [0, 0]
     names = resolve_settings({}, {}, config_file=file).aliases
     assert set(names) == {f"{who}{n}" for who in "ab" for n in range(20)}
 

@@ -95,7 +95,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(writer)]) for writer in range(4)]
 
-    assert [writer.wait(60) for writer in writers] == [0] * 4
+    assert [writer.wait(200) for writer in writers] == [0] * 4
     assert sorted(numbers(Ledger(path=path))) == list(range(400))
 
 
@@ -115,7 +115,7 @@ def test_writers_at_the_same_time_lose_nothing_when_the_file_gets_full(tmp_path:
     program = WRITER.replace("durable=False", "durable=False, most_bytes=150_000")
     writers = [subprocess.Popen([sys.executable, "-c", program, str(path), str(writer)]) for writer in range(4)]
 
-    assert [writer.wait(60) for writer in writers] == [0] * 4
+    assert [writer.wait(200) for writer in writers] == [0] * 4
     assert sorted(numbers(Ledger(path=path))) == list(range(400))
     assert (tmp_path / "ledger.jsonl.1").exists()
 

@@ -167,7 +167,7 @@ def test_following_goes_through_rotations(make_context: Callable[..., Context]) 
             await asyncio.sleep(0.02)
 
     async def both() -> None:
-        await asyncio.wait_for(asyncio.gather(follow(), write()), 30)
+        await asyncio.wait_for(asyncio.gather(follow(), write()), 200)
 
     asyncio.run(both())
 

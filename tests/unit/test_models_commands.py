@@ -55,7 +55,7 @@ def run(ctx: Context, work: Callable[[Context], Any]) -> Any:
         finally:
             await ctx.aclose()
 
-    return asyncio.run(asyncio.wait_for(whole(), 60))
+    return asyncio.run(asyncio.wait_for(whole(), 200))
 
 
 def test_a_scan_shows_every_file_with_its_fault(run_result: Callable[..., Result], folder: Path) -> None:

@@ -139,7 +139,7 @@ def test_conditions_and_lists(replay: Callable[..., Replayed]) -> None:
 def test_a_step_is_tried_again_until_it_is_as_expected(replay: Callable[..., Replayed]) -> None:
     waits = {
         "plan": {"command": "plan.log"},
-        "retry": {"times": 100, "interval_s": 0.02, "until": {"$.result.total": {">=": 1}}},
+        "retry": {"times": 1000, "interval_s": 0.02, "until": {"$.result.total": {">=": 1}}},
     }
     done = replay(steps(waits), steps(setting("1")), jobs=2)
 
@@ -162,7 +162,7 @@ def test_a_step_that_hangs_is_ended_by_its_time(replay: Callable[..., Replayed])
     assert [mark for _, mark in done.marks()] == ["failed", "failed", "skipped"]
     assert "0.2 s" in done.records[0]["problems"][-1]["message"]
     assert "0.3 s" in done.records[1]["problems"][-1]["message"]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_step_that_hangs_in_the_system_is_left_behind(replay: Callable[..., Replayed], tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_every_change_of_many_writers_survives(tmp_path: Path) -> None:
 
     def count() -> None:
         for _ in range(20):
-            with locked(path):
+            with locked(path, timeout_s=200):
                 write_atomically(path, str(int(path.read_text()) + 1).encode())
 
     threads = [threading.Thread(target=count) for _ in range(4)]
