@@ -65,7 +65,6 @@ class Answer:
     reason: FinishReason | None = None
     """Why it ended, once it did."""
     first_at: float | None = None
-    n_sampled: int = 0
     _shown: list[str] = field(factory=list)
     _unshown_tokens: int = 0
     _logprobs: list[TokenLogprob] = field(factory=list)
@@ -132,12 +131,14 @@ class Answer:
         request, ends = self.run.work.request, backend.info.end_tokens
         before = backend.logits(row).copy() if request.logprobs is not None else None
         unfinished = self.grammar is not None and self.grammar.awaited
-        if unfinished or request.sampling.ignore_eos or self.n_sampled < request.sampling.min_tokens:
+        if unfinished or request.sampling.ignore_eos or self.sequence.n_answer + ahead < request.sampling.min_tokens:
             backend.logits(row)[list(ends)] = float("-inf")
         if self.grammar is not None and self.grammar.binds:
             self.grammar.mask(backend.logits(row))
         token = self.sampler.sample(row)
-        self.n_sampled += 1
+        while self.grammar is not None and token not in ends and self.grammar.misses(backend.piece(token)):
+            backend.logits(row)[token] = float("-inf")
+            token = self.sampler.sample(row)
         if token in ends:
             self._unshown_tokens += 1
             self.reason = "stop"

@@ -146,6 +146,13 @@ class Grammar:
                 self._matcher = None
         return tokens
 
+    def misses(self, piece: bytes) -> bool:
+        """Whether a token would end the trigger and in the same breath say what the constraint forbids."""
+        if self._matcher is not None:
+            return False
+        at = (self._seen + piece).find(self._trigger)
+        return at >= 0 and self._begin((self._seen + piece)[at + len(self._trigger) :]) is None
+
     def _look_for_trigger(self, piece: bytes) -> None:
         text = self._seen + piece
         at = text.find(self._trigger)
@@ -153,11 +160,16 @@ class Grammar:
             self._seen = text[-(len(self._trigger) - 1) :] if len(self._trigger) > 1 else b""
             return
         self._seen = b""
+        matcher = self._begin(text[at + len(self._trigger) :])
+        if matcher is not None:
+            self._matcher, self._begun = matcher, True
+
+    def _begin(self, rest: bytes) -> Any:
+        """The matcher behind the trigger, once it has read what its last token said beyond it; None where it can't."""
         matcher = self._compiled.deep_copy()
-        rest = text[at + len(self._trigger) :]
         if rest and not matcher.consume_tokens(self._tokenizer.tokenize_bytes(rest)):
-            return  # the token that ended the trigger already says something else: it is not what was meant
-        self._matcher, self._begun = matcher, True
+            return None
+        return matcher
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -323,6 +323,13 @@ def test_an_answer_goes_on_to_its_least_number_of_tokens() -> None:
     assert told.done.usage.completion_tokens >= 5
 
 
+def test_forced_tokens_count_toward_the_least_number_of_tokens() -> None:
+    constraint = Constraint(kind="regex", source="x{20}y*")
+    told = echo(tokens="bytes").ask(chat(""), sampling=Sampling(min_tokens=10), constraint=constraint, max_tokens=60)
+
+    assert told.text == "x" * 20
+
+
 def test_an_ignored_end_leads_to_the_limit() -> None:
     told = echo(tokens="bytes").ask(chat("ab"), sampling=Sampling(temperature=0, ignore_eos=True), max_tokens=9)
 
@@ -426,6 +433,15 @@ def test_a_trigger_binds_the_answer_from_its_text_on() -> None:
     assert head == "free text "
     assert tail[:3].isdigit()
     assert tail[3] == ";"
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_token_that_ends_the_trigger_and_breaks_the_constraint_is_not_said(required: bool) -> None:
+    script = ["<call", ">bad", "<call", ">1", "more"]
+    constraint = Constraint(kind="regex", source="[0-9]{3};", trigger="<call>", required=required)
+    told = echo(script=script).ask(chat("x"), constraint=constraint, max_tokens=8)
+
+    assert re.match("<call <call>1[0-9]{2};", told.text)
 
 
 def test_closing_the_engine_ends_every_request() -> None:
