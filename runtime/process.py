@@ -112,18 +112,25 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     async def load(self, spec: LoadSpec, on_progress: LoadProgress, stall_s: float) -> Loaded:
         """Load the model. Raises the worker's own error, or ModelLoadFailed or OutOfMemory where it died."""
+        if self._gone.is_set():
+            raise load_error(self.model_id, self._transport.get_returncode(), list(self._lines), self._cause)
         self._load = asyncio.get_running_loop().create_future()
         self._on_progress, self._stall_s = on_progress, stall_s
         self._watch_stall()
         self._send(Load(spec))
         try:
-            return await self._load
+            loaded = await self._load
         finally:
             self._load = None
             self._unwatch_stall()
+        if self._gone.is_set():  # its last breath: nobody would ever hear of its death
+            raise load_error(self.model_id, self._transport.get_returncode(), list(self._lines), self._cause)
+        return loaded
 
     def open(self, request: GenerateRequest) -> Stream:
-        """Send the request. Raises BadInput where no frame can hold it."""
+        """Send the request. Raises BadInput where no frame can hold it, WorkerDied where nobody would read it."""
+        if self._gone.is_set():
+            raise death_error(self.model_id, self._transport.get_returncode(), list(self._lines), self._cause)
         if request.request_id in self._streams:
             raise BadInput(f"request id `{request.request_id}` is in use", param="request_id")
         stream = Stream(request.request_id)

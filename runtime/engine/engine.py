@@ -142,7 +142,7 @@ class Engine:
     def metrics(self) -> dict[str, Any]:
         """Counters and states by name, see `Meter`."""
         scheduler, speculator = self.scheduler, self.scheduler.speculator
-        return {
+        told = {
             **self.meter.as_dict(),
             "drafted_tokens_total": speculator.drafted if speculator is not None else 0,
             "accepted_tokens_total": speculator.accepted if speculator is not None else 0,
@@ -155,6 +155,10 @@ class Engine:
             "kv_cells_idle": scheduler.idle_cells,
             "kv_cells_parked": scheduler.parked_cells,
         }
+        if self._lane is not None:  # it counts for the same model; its cells are no part of the pool
+            lane = self._lane.metrics()
+            told |= {name: told[name] + lane[name] for name in told if not name.startswith("kv_")}
+        return told
 
     def close(self) -> None:
         """End every request with an error and free the samplers; the backend stays open."""
@@ -245,6 +249,8 @@ class Engine:
             n_prompt=len(prompt),
             limit=limit,
             share=request.cache_prompt and not self._strict,
+            # what is guessed depends on other requests and on the clock, and makes other steps of the same request
+            speculate=request.cache_prompt or request.sampling.seed is None,
         )
         sampler = self.backend.open_sampler(request.sampling, seed, prompt)
         thinking = Thinking(run.work.thinking) if run.work.thinking is not None else None
@@ -351,7 +357,10 @@ class Engine:
                 answer.first_at = answer.first_at if answer.first_at is not None else self._clock()
                 self.meter.answers_total += 1
             self.scheduler.commit(share, kept)
-            self._force(answer)
+            try:
+                self._force(answer)
+            except LocalLLMError as error:
+                failed.append((answer.run, error))
         for run, fault in failed:
             self._fail(run, fault)
         seconds = self._clock() - began

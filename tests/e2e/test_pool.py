@@ -24,12 +24,14 @@ from localllm.errors import (
     ModelNotFound,
     OutOfMemory,
     QueueFull,
+    RuntimeFailed,
     ShuttingDown,
     TimedOut,
     TryLater,
     WorkerDied,
 )
 from localllm.runtime.pool import LocalRuntime
+from localllm.runtime.process import WorkerProcess
 from localllm.runtime.residency import Limits
 from localllm.runtime.types import (
     Done,
@@ -453,6 +455,20 @@ def test_after_the_pause_it_is_started_again() -> None:
         assert await text_of(runtime.generate("m", ask("well again"))) == "well again"
 
     run(scenario, Limits(deaths_before_pause=1, pause_s=0.7, backoff_s=0.05))
+
+
+def test_nothing_waits_for_a_worker_that_is_gone_already() -> None:
+    async def scenario(_runtime: LocalRuntime) -> None:
+        worker = await WorkerProcess.spawn("m")
+        os.kill(worker.pid, signal.SIGKILL)
+        await until(lambda: worker.died)
+
+        with pytest.raises(RuntimeFailed, match="m"):
+            await worker.load(echo(), lambda _stage, _fraction: None, 100.0)
+        with pytest.raises(WorkerDied):
+            worker.open(ask())
+
+    run(scenario)
 
 
 def test_an_interrupt_from_the_terminal_does_not_end_a_worker() -> None:

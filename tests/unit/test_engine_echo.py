@@ -18,6 +18,7 @@ from localllm.errors import (
     QueueFull,
     TimedOut,
 )
+from localllm.runtime.engine.cost import CostModel
 from localllm.runtime.types import Constraint, Piece, Sampling, Started
 
 HALF_EMOJI = [{"hex": "f09f"}, {"hex": "918d"}, " ok ", {"hex": "e29c85"}, {"hex": "85"}, "end", {"hex": "e29c"}]
@@ -157,6 +158,28 @@ def test_what_was_cached_is_reported_and_can_be_forbidden() -> None:
     assert second.done.usage.cached_tokens == second.done.usage.prompt_tokens - 1
     assert third.done.usage.cached_tokens == 0
     assert first.text == second.text == third.text
+
+
+def test_a_seeded_request_without_a_cache_takes_the_same_steps_whatever_was_said_before() -> None:
+    asking = echo()
+    speculator = asking.engine.scheduler.speculator
+    assert speculator is not None
+    speculator.cost = CostModel()
+    speculator.cost.observe(1, 1.0)
+    speculator.cost.observe(64, 1.01)
+    text = "one two three four five six seven eight nine ten " * 3
+    for _ in range(3):
+        asking.ask(chat(text))
+    learned = asking.engine.metrics()
+    steps = []
+    for _ in range(2):
+        before = asking.engine.meter.steps_total
+        asking.ask(chat(text), cache_prompt=False, sampling=Sampling(seed=7))
+        steps.append(asking.engine.meter.steps_total - before)
+
+    assert learned["drafted_tokens_total"] > 0
+    assert asking.engine.metrics()["drafted_tokens_total"] == learned["drafted_tokens_total"]
+    assert steps == [32, 32]
 
 
 def test_a_conversation_in_turns_is_computed_once() -> None:

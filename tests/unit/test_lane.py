@@ -63,3 +63,17 @@ def test_cancels_of_other_requests_do_not_pile_up_in_the_lane() -> None:
 
     assert running._lane is not None
     assert not running._lane._cancelled
+
+
+def test_what_the_lane_did_is_counted_with_the_rest() -> None:
+    running = engine()
+    submitted(running, "usual", "default")
+    run_out(running)
+    before = running.metrics()
+    submitted(running, "strict")
+    run_out(running)
+    after = running.metrics()
+
+    assert after["completion_tokens_total"] == 2 * before["completion_tokens_total"] > 0
+    assert after["steps_total"] > before["steps_total"]
+    assert after["kv_cells"] == before["kv_cells"]
