@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..planner.report import Facts
 from .events import Result
 from .keys import forget_keys, make_key, read_keys, store_key
+from .preconditions import keys_precondition
 from .preview import previewed
 from .state import keys_file
 
@@ -26,6 +27,7 @@ def preview_enable(_plan: AuthEnable, ctx: Context) -> Facts:
         effects=("create", "update"),
         resolved={"keys_file": str(keys_file(ctx.settings.state_dir))},
         unknown=("the key, which is made when the plan runs",),
+        preconditions=(keys_precondition(ctx.settings.state_dir),),
         warnings=("the key in use stops working",) if enabled else (),
         diff={"before": {"enabled": enabled}, "after": {"enabled": True}},
     )
@@ -46,6 +48,7 @@ def preview_disable(_plan: AuthDisable, ctx: Context) -> Facts:
     return Facts(
         effects=("delete", "update") if enabled else ("read",),
         resolved={"keys_file": str(keys_file(ctx.settings.state_dir))},
+        preconditions=(keys_precondition(ctx.settings.state_dir),),
         diff={"before": {"enabled": enabled}, "after": {"enabled": False}},
     )
 

@@ -63,6 +63,19 @@ def read_keys(state_dir: str | Path) -> list[dict[str, Any]]:
     return list(found)
 
 
+def keys_revision(state_dir: str | Path) -> str | None:
+    """What tells one state of the keys from another, for reports; None where auth is off.
+
+    It is made of the salts alone, which are drawn anew with each key and say nothing about it.
+    """
+    try:
+        entries = read_keys(state_dir)
+    except ConfigInvalid:
+        return "damaged"
+    salts = " ".join(entry["salt"] for entry in entries)
+    return hashlib.sha256(salts.encode()).hexdigest()[:16] if entries else None
+
+
 def check_keys_are(state_dir: str | Path, expected: list[dict[str, Any]]) -> None:
     """Raise StalePlan unless exactly these entries are kept."""
     if read_keys(state_dir) != expected:

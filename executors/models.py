@@ -20,11 +20,12 @@ from .loading import (
     scan_models,
 )
 from .preconditions import file_preconditions
-from .preview import previewed
+from .preview import ASK_SERVER, previewed
 from .provenance import LoadFacts, planned_load
 from .threads import in_thread
 
 if TYPE_CHECKING:
+    from ..planner.fields import Effect
     from ..planner.plans.models import ModelsList, ModelsLoad, ModelsScan, ModelsShow, ModelsUnload
     from ..runtime.models.catalog import Catalog, Entry
     from ..runtime.types import LoadedModel
@@ -95,30 +96,48 @@ def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
         target = resolve(ctx, _name_or_default(plan.model, ctx), catalog=ctx.catalog)
         taken, spec, adapters = planned_load(plan, ctx, target)
         preconditions += tuple(fact for entry in adapters for fact in file_preconditions(entry, ctx.models_dir))
-    diff, unknown = None, list(found.unknown)
+    diff, unknown, warnings = None, list(found.unknown), (*found.warnings, *taken.warnings)
+    effects: tuple[Effect, ...] = ("read", "create", "gpu", "exec")
     if taken.memory:
         resolved["memory"] = taken.memory
     if ctx.on_server:
-        before = [model.model_id for model in ctx.runtime.loaded()]
         evicted = () if spec is None else ctx.runtime.would_evict(spec)
         resolved["would_evict"] = list(evicted)
-        left = [model_id for model_id in before if model_id not in evicted]
-        after = list(dict.fromkeys([*left, *filter(None, [resolved.get("model_id")])]))
-        diff = {"before": {"loaded": before}, "after": {"loaded": after}}
+        diff = _load_diff(plan, ctx, resolved.get("model_id"), evicted)
+        there = find_loaded(ctx, resolved.get("model_id", ""))
+        if there is not None:
+            effects = ("read",) if diff["before"] == diff["after"] else ("read", "update")
+            warnings += _kept_as_it_is(plan, there)
     else:
         unknown += [
-            "which models the server has loaded already, and which would be evicted",
-            "how much memory is free where the server runs",
+            f"which models the server has loaded already, and which would be evicted: {ASK_SERVER}",
+            f"how much memory is free where the server runs: {ASK_SERVER}",
         ]
     return Facts(
-        effects=("read", "create", "gpu", "exec"),
+        effects=effects,
         resolved=resolved,
         provenance=taken.provenance,
         preconditions=preconditions,
         unknown=tuple(unknown),
-        warnings=(*found.warnings, *taken.warnings),
+        warnings=warnings,
         diff=diff,
     )
+
+
+def _load_diff(plan: ModelsLoad, ctx: Context, model_id: str | None, evicted: tuple[str, ...]) -> dict[str, Any]:
+    """The server's models before and after; the default one too where it would become another."""
+    before: dict[str, Any] = {"loaded": [model.model_id for model in ctx.runtime.loaded()]}
+    left = [each for each in before["loaded"] if each not in evicted]
+    after: dict[str, Any] = {"loaded": list(dict.fromkeys([*left, *filter(None, [model_id])]))}
+    if plan.make_default and model_id is not None and model_id != ctx.default_model_id:
+        before, after = before | {"default_model": ctx.default_model_id}, after | {"default_model": model_id}
+    return {"before": before, "after": after}
+
+
+def _kept_as_it_is(plan: ModelsLoad, model: LoadedModel) -> tuple[str, ...]:
+    """The warning that a loaded model keeps parameters which the plan asks otherwise."""
+    other = _differing(plan, model)
+    return (f"loaded already, with another {', '.join(other)}: unload it first",) if other else ()
 
 
 @previewed(preview_load)
@@ -137,26 +156,28 @@ async def load(plan: ModelsLoad, ctx: Context) -> Events:
         ctx.default_model_id = model.model_id
     changed = model.model_id not in ready
     row = loaded_row(model)
-    if not changed and (other := _differing(plan, model)):
-        row["warnings"] = [*row["warnings"], f"loaded already, with another {', '.join(other)}: unload it first"]
+    if not changed:
+        row["warnings"] = [*row["warnings"], *_kept_as_it_is(plan, model)]
     yield Result(data={**row, "changed": changed, "default_model": ctx.default_model_id})
 
 
 def preview_unload(plan: ModelsUnload, ctx: Context) -> Facts:
     """What would go; only the server knows whether it is there."""
     if not ctx.on_server:
-        return Facts(effects=("delete",), unknown=("which models the server has loaded",))
+        unknown = (f"which models the server has loaded, and so which would go: {ASK_SERVER}",)
+        return Facts(effects=("delete",), unknown=unknown)
     before = [model.model_id for model in ctx.runtime.loaded()]
     try:
         gone = _to_unload(plan, ctx)
     except LocalLLMError as error:
         return Facts(effects=("read",), warnings=(f"would fail: {error.message}",))
-    after = [model_id for model_id in before if model_id not in gone]
-    return Facts(
-        effects=("delete",) if gone else ("read",),
-        resolved={"model_ids": gone},
-        diff={"before": {"loaded": before}, "after": {"loaded": after}},
-    )
+    diff: dict[str, dict[str, Any]] = {
+        "before": {"loaded": before},
+        "after": {"loaded": [model_id for model_id in before if model_id not in gone]},
+    }
+    if ctx.default_model_id in gone:
+        diff["before"]["default_model"], diff["after"]["default_model"] = ctx.default_model_id, None
+    return Facts(effects=("delete",) if gone else ("read",), resolved={"model_ids": gone}, diff=diff)
 
 
 @previewed(preview_unload)

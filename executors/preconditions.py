@@ -25,6 +25,13 @@ def config_precondition(settings: ResolvedSettings) -> dict[str, Any]:
     return {"kind": "config", "path": str(settings.config_file), "revision": settings.revision}
 
 
+def keys_precondition(state_dir: str | Path) -> dict[str, Any]:
+    """Which API key there is, by a mark that says nothing about it; None for no key."""
+    from .keys import keys_revision
+
+    return {"kind": "keys", "revision": keys_revision(state_dir)}
+
+
 def server_precondition(instance: str) -> dict[str, Any]:
     """The very run of the server that was asked."""
     return {"kind": "server", "instance": instance}
@@ -40,6 +47,8 @@ def failed_locally(preconditions: Iterable[Mapping[str, Any]], ctx: Context) -> 
         elif kind == "config":
             if wanted.get("revision") != ctx.settings.revision:
                 failed.append(f"the config file `{ctx.settings.config_file}` has changed")
+        elif kind == "keys":
+            failed += _key_changes(wanted, ctx.settings.state_dir)
         elif kind not in ("server", "applied"):  # asked elsewhere: of the server, and when it runs
             failed.append(f"this version does not know the precondition `{kind}`")
     return failed
@@ -57,6 +66,15 @@ async def failed_on_server(preconditions: Iterable[Mapping[str, Any]], ctx: Cont
 
         instance = (await find_server(ctx)).instance
     return [f"the server at `{ctx.settings.server}` is another run" for each in wanted if each != instance]
+
+
+def _key_changes(wanted: Mapping[str, Any], state_dir: str | Path) -> list[str]:
+    before, now = wanted.get("revision"), keys_precondition(state_dir)["revision"]
+    if before == now:
+        return []
+    if before is None:
+        return ["an API key was made since"]
+    return ["the API key was removed since" if now is None else "the API key has changed"]
 
 
 def _file_facts(path: Path, models_dir: Path) -> dict[str, Any]:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 Executor = Callable[[Any, "Context"], "Events"]
 
 
+ASK_SERVER = "`--ask-server` tells"
+"""Ends what a dry run cannot know from here and the running server can."""
+
+
 class Preview(Protocol):
     """Reads what it needs and tells the facts; it never writes, opens a socket or loads a model."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ModelNotFound
 from ..planner.report import Facts
 from .events import Result
-from .preview import previewed
+from .preview import ASK_SERVER, previewed
 
 if TYPE_CHECKING:
     from ..planner.plans.status import Status
@@ -25,7 +25,7 @@ def preview_status(_plan: Status, ctx: Context) -> Facts:
     return Facts(
         effects=("read",),
         resolved={"server": ctx.settings.server},
-        unknown=() if ctx.on_server else ("whether a server answers, and what it has loaded",),
+        unknown=() if ctx.on_server else (f"whether a server answers, and what it has loaded: {ASK_SERVER}",),
     )
 
 

@@ -32,6 +32,29 @@ def test_the_server_tells_what_it_has_loaded_and_changes_nothing(cli, running):
     assert json.loads(cli(*DRY, "--ask-server", "status", env=running.env).out)["unknown"] == []
 
 
+def test_the_server_tells_what_a_load_and_an_unload_would_take_away(cli, server, model_path, tmp_path):
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for name in ("first", "second"):
+        (folder / f"{name}.gguf").symlink_to(model_path)
+    running = server(
+        "--model", "first", "--n-ctx", "256", "--max-loaded", "1", env={"LOCALLLM_MODELS_DIR": str(folder)}
+    )
+    load = json.loads(cli(*DRY, "--ask-server", "models", "load", "second", env=running.env).out)
+    unload = json.loads(cli(*DRY, "--ask-server", "models", "unload", "first", env=running.env).out)
+    words = cli("--dry-run", "--ask-server", "models", "unload", "first", env=running.env).out
+    offline = json.loads(cli(*DRY, "models", "unload", "first", env=running.env).out)
+    status = json.loads(cli("--output", "json", "status", env=running.env).out)
+
+    assert load["resolved"]["would_evict"] == ["first"]
+    assert (load["diff"]["before"]["loaded"], load["diff"]["after"]["loaded"]) == (["first"], ["second"])
+    assert (unload["diff"]["before"]["loaded"], unload["diff"]["after"]["loaded"]) == (["first"], [])
+    assert 'before: {"loaded": ["first"]' in words
+    assert "diff" not in offline
+    assert any("`--ask-server` tells" in each for each in offline["unknown"])
+    assert [model["model_id"] for model in status["models"]] == ["first"]
+
+
 def test_a_saved_report_is_applied_once_and_only_to_the_server_it_was_made_for(cli, running, tmp_path):
     saved = str(tmp_path / "load.json")
     made = cli(*DRY, "--ask-server", "--out", saved, "models", "load", "echo", env=running.env)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from localllm.api.host import own_settings
 from localllm.executors.context import Context
 from localllm.executors.dispatch import dispatch, preview
@@ -42,12 +43,60 @@ def test_the_dry_run_of_a_load_on_a_server_says_what_would_make_room(make_contex
     assert status["limits"]["max_loaded"] == 1
 
 
+def test_the_dry_run_of_a_load_that_is_loaded_changes_nothing_and_names_what_stays(make_context: MakeContext) -> None:
+    ctx = make_context(backend="echo", on_server=True)
+
+    async def told() -> tuple[dict[str, Any], ...]:
+        try:
+            await run({"command": "models.load", "model": "echo"}, ctx)
+            asked: tuple[dict[str, Any], ...] = ({}, {"make_default": True}, {"n_slots": 7})
+            return tuple(preview(load_plan({"command": "models.load", "model": "echo", **more}), ctx) for more in asked)
+        finally:
+            await ctx.aclose()
+
+    plain, default, other = asyncio.run(told())
+    assert plain["effects"] == ["read"]
+    assert plain["diff"] == {"before": {"loaded": ["echo"]}, "after": {"loaded": ["echo"]}}
+    assert default["effects"] == ["read", "update"]
+    assert default["diff"]["before"] == {"loaded": ["echo"], "default_model": None}
+    assert default["diff"]["after"] == {"loaded": ["echo"], "default_model": "echo"}
+    assert "loaded already, with another n_slots: unload it first" in other["warnings"]
+
+
+def test_the_dry_run_of_an_unload_tells_that_the_default_goes_with_it(make_context: MakeContext) -> None:
+    ctx = make_context(backend="echo", on_server=True)
+
+    async def told() -> dict[str, Any]:
+        try:
+            await run({"command": "models.load", "model": "echo", "make_default": True}, ctx)
+            return preview(load_plan({"command": "models.unload", "model": "echo"}), ctx)
+        finally:
+            await ctx.aclose()
+
+    report = asyncio.run(told())
+    assert report["diff"]["before"] == {"loaded": ["echo"], "default_model": "echo"}
+    assert report["diff"]["after"] == {"loaded": [], "default_model": None}
+
+
+@pytest.mark.parametrize(
+    "raw", [{"command": "models.load", "model": "echo"}, {"command": "models.unload", "model": "echo"}]
+)
+def test_offline_what_the_server_has_is_unknown_and_the_report_says_how_to_know(
+    make_context: MakeContext, raw: dict[str, Any]
+) -> None:
+    report = preview(load_plan(raw), make_context(backend="echo"))
+    (loaded,) = [each for each in report["unknown"] if each.startswith("which models the server has loaded")]
+
+    assert loaded.endswith("`--ask-server` tells")
+    assert "diff" not in report
+
+
 def test_an_unused_model_goes_after_the_time_that_is_set(make_context: MakeContext) -> None:
     ctx = make_context(backend="echo", on_server=True, env={"LOCALLLM_IDLE_TTL_S": "1"})
 
     async def left() -> list[str]:
         await run({"command": "models.load", "model": "echo"}, ctx)
-        for _ in range(100):
+        for _ in range(600):
             if not ctx.runtime.loaded():
                 break
             await asyncio.sleep(0.1)
