@@ -11,7 +11,7 @@ from ..planner.fields import Effect
 from ..planner.report import Facts
 from .events import Progress, Record, Result
 from .ledger import Entry, ledger_of
-from .preconditions import config_precondition, server_precondition
+from .preconditions import config_precondition, keys_precondition, server_precondition
 from .preview import previewed
 from .threads import in_thread
 
@@ -40,9 +40,8 @@ async def log(plan: PlanLog, ctx: Context) -> Events:
 
 def entry_row(entry: Entry, undone_by: str | None = None) -> dict[str, Any]:
     """An entry as JSON; what undoing it needs stays in the ledger, because a hash of a key is among it."""
-    begin, end = entry.begin, entry.end or {}
-    row = {name: begin.get(name) for name in ("time", "plan_id", "plan", "actor", "effects", "instance")}
-    row |= {name: end.get(name) for name in ("duration_ms", "result", "error", "undid")}
+    shown = ("time", "plan_id", "plan", "actor", "effects", "instance", "duration_ms", "result", "error", "undid")
+    row = {name: entry.record.get(name) for name in shown}
     return {
         "entry": entry.id,
         "command": entry.command,
@@ -71,6 +70,8 @@ def preview_undo(plan: PlanUndo, ctx: Context) -> Facts:
         return evolve(facts, unknown=unknown, preconditions=(server_precondition(change["instance"]),))
     if change["kind"] == "config":
         facts = evolve(facts, preconditions=(config_precondition(ctx.settings),))
+    else:
+        facts = evolve(facts, preconditions=(keys_precondition(ctx.settings.state_dir),))
     try:
         _check_unchanged(change, ctx)
     except LocalLLMError as error:
@@ -174,7 +175,7 @@ def _undone(entries: list[Entry]) -> dict[str, str]:
     """Entries that were taken back, with the entry that did; taking that one back makes the first count again."""
     undone: dict[str, str] = {}
     for entry in entries:
-        target = (entry.end or {}).get("undid")
+        target = entry.record.get("undid")
         if target is not None and entry.outcome == "done":
             undone[str(target)] = entry.id
             undone = {key: value for key, value in undone.items() if value != target}

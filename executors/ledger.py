@@ -1,9 +1,10 @@
 """The ledger: what changed this machine's localllm, who did it, and what it was before.
 
-One record a line, `CRC32 JSON`, appended by a single write under a lock and synced. A crash at any byte leaves at
-most a torn last line: readers skip it, the next writer takes it away. An entry is two records, `begin` and `end`, so
-that one whose process died in between shows as interrupted. The file is readable by its owner alone. A full file
-becomes `ledger.jsonl.1`, and what that held is forgotten, so the disk a ledger takes is bounded.
+One entry a line, `CRC32 JSON`, appended by a single write under a lock and synced once its plan has ended. A crash at
+any byte leaves at most a torn last line: readers skip it, the next writer takes it away. While a plan runs, what is
+known of it is a file in `ledger.running/`; one whose process died shows as interrupted, and the next plan that begins
+makes its line. The files are readable by their owner alone. A full ledger becomes `ledger.jsonl.1`, and what that held
+is forgotten, so the disk a ledger takes is bounded.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +30,7 @@ Door = Literal["cli", "http", "server", "apply", "replay"]
 Outcome = Literal["done", "no", "failed", "interrupted", "running"]
 """`no` ran and answered no; `running` has no end yet and its process lives."""
 
-VERSION = 1
+VERSION = 2
 BLOCK_BYTES = 64 * 1024
 MOST_BYTES = 8_000_000
 """Size at which a file is full: some ten thousand entries."""
@@ -46,31 +47,27 @@ class Actor:
 
 @frozen(kw_only=True)
 class Entry:
-    """One executed plan, put together from its records; `undo` is what is needed to take it back, None where nothing
-    can."""
+    """One executed plan as its line has it, or as far as it is known while it runs."""
 
     id: str
-    begin: dict[str, Any]
-    end: dict[str, Any] | None = None
+    record: dict[str, Any]
 
     @property
     def command(self) -> str:
-        return str(self.begin["plan"]["command"])
+        return str(self.record["plan"]["command"])
 
     @property
     def undo(self) -> dict[str, Any] | None:
-        return None if self.end is None else self.end.get("undo")
+        """What is needed to take it back, None where nothing can."""
+        undo: dict[str, Any] | None = self.record.get("undo")
+        return undo
 
     @property
     def outcome(self) -> Outcome:
-        if self.end is not None:
-            ended: Outcome = self.end["outcome"]
+        if "outcome" in self.record:
+            ended: Outcome = self.record["outcome"]
             return ended
-        from .instance import process_start
-
-        actor = self.begin["actor"]
-        lives = actor.get("started") and process_start(int(actor["pid"])) == actor["started"]
-        return "running" if lives else "interrupted"
+        return "running" if _lives(self.record) else "interrupted"
 
 
 @frozen(kw_only=True)
@@ -87,22 +84,41 @@ class Ledger:
         """The file before this one."""
         return self.path.with_name(f"{self.path.name}.1")
 
+    @property
+    def running(self) -> Path:
+        """The folder of the plans that have not ended."""
+        return self.path.with_name(f"{self.path.stem}.running")
+
+    def begin(self, entry: str, record: dict[str, Any]) -> None:
+        """Keep what is known of a plan that is about to run. Raises OSError, and then nothing of it stays."""
+        with self._locked(0) as handle:
+            self._settle(handle)
+            path = self.running / entry
+            self.running.mkdir(mode=0o700, exist_ok=True)
+            marker = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                self._write(marker, framed({**record, "entry": entry}))
+            except OSError:
+                path.unlink()
+                raise
+            finally:
+                os.close(marker)
+            if self.durable:
+                sync_folder(self.running)
+
+    def end(self, entry: str, record: dict[str, Any]) -> None:
+        """Write the one line of a plan that has ended. Raises OSError, and then it still shows as begun."""
+        line = framed({**record, "entry": entry})
+        with self._locked(len(line)) as handle:
+            self._write(handle, line)
+            # not synced: a marker that comes back after a power cut has its line already
+            (self.running / entry).unlink(missing_ok=True)
+
     def append(self, record: dict[str, Any]) -> None:
         """Write one record. Raises OSError, and then nothing of it stays."""
         line = framed(record)
-        handle, size = self._ready(len(line))
-        try:
-            try:
-                written = os.write(handle, line)
-                if written != len(line):
-                    raise OSError(f"only {written} of {len(line)} bytes fit")
-                if self.durable:
-                    os.fsync(handle)
-            except OSError:
-                os.ftruncate(handle, size)
-                raise
-        finally:
-            os.close(handle)  # releases the lock
+        with self._locked(len(line)) as handle:
+            self._write(handle, line)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Every whole record, oldest first; damaged lines are skipped."""
@@ -116,14 +132,12 @@ class Ledger:
 
     def entries(self) -> list[Entry]:
         """Every entry, oldest first."""
-        found: dict[str, Entry] = {}
-        for record in self.records():
-            entry_id = str(record.get("entry"))
-            if record.get("record") == "begin":
-                found[entry_id] = Entry(id=entry_id, begin=record)
-            elif record.get("record") == "end" and entry_id in found:
-                found[entry_id] = Entry(id=entry_id, begin=found[entry_id].begin, end=record)
-        return list(found.values())
+        # those that run first: one that ends meanwhile is seen twice and not missed
+        begun = [record for _, record in self._begun() if record is not None]
+        found = {str(record["entry"]): record for record in self.records() if "plan" in record and "entry" in record}
+        for record in sorted(begun, key=lambda each: str(each.get("time"))):
+            found.setdefault(str(record["entry"]), record)
+        return [Entry(id=name, record=record) for name, record in found.items()]
 
     def entry(self, name: str) -> Entry:
         """The entry of an id, of the unique beginning of one, or `last`. Raises NotFound and AmbiguousName."""
@@ -139,8 +153,48 @@ class Ledger:
             raise AmbiguousName(f"several entries begin with `{name}`", candidates=candidates, param="entry")
         raise NotFound(f"the ledger has no entry `{name}`", hint="`localllm plan log` lists them", param="entry")
 
-    def _ready(self, coming: int) -> tuple[int, int]:
-        """The open file with room for what is coming, locked until it is closed, and its size."""
+    def _begun(self) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+        """The plans that have not ended; None for a file that is not whole."""
+        try:
+            paths = sorted(self.running.iterdir())
+        except FileNotFoundError:
+            return
+        for path in paths:
+            with suppress(FileNotFoundError):
+                yield path, unframed(path.read_bytes())
+
+    def _settle(self, handle: int) -> None:
+        """Make lines of the plans whose processes died. Under the lock, so a file that is not whole was never begun."""
+        dead = [(path, record) for path, record in self._begun() if record is None or not _lives(record)]
+        written = {str(record.get("entry")) for record in self.records()} if dead else set()
+        for path, record in dead:
+            if record is not None and path.name not in written:
+                self._write(handle, framed({**record, "outcome": "interrupted"}))
+            path.unlink(missing_ok=True)
+
+    def _write(self, handle: int, line: bytes) -> None:
+        """Append to an open file, as a whole or not at all."""
+        size = os.fstat(handle).st_size
+        try:
+            written = os.write(handle, line)
+            if written != len(line):
+                raise OSError(f"only {written} of {len(line)} bytes fit")
+            if self.durable:
+                os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, size)
+            raise
+
+    @contextmanager
+    def _locked(self, coming: int) -> Iterator[int]:
+        handle = self._ready(coming)
+        try:
+            yield handle
+        finally:
+            os.close(handle)  # releases the lock
+
+    def _ready(self, coming: int) -> int:
+        """The open file with room for what is coming, locked until it is closed."""
         while True:
             handle = self._open()
             try:
@@ -148,7 +202,7 @@ class Ledger:
                 if self._is_current(handle):  # else another writer moved it away while this one waited
                     size = _repaired(handle)
                     if size == 0 or size + coming <= self.most_bytes:
-                        return handle, size
+                        return handle
                     os.replace(self.path, self.older)
             except BaseException:
                 os.close(handle)
@@ -219,6 +273,14 @@ def unframed(line: bytes) -> dict[str, Any] | None:
 def duration_ms(began: float) -> float:
     """Milliseconds since a moment of the monotonic clock."""
     return round((time.monotonic() - began) * 1000, 3)
+
+
+def _lives(record: dict[str, Any]) -> bool:
+    """Whether the process that began a plan is there still."""
+    from .instance import process_start
+
+    actor = record.get("actor") or {}
+    return bool(actor.get("started")) and process_start(int(actor["pid"])) == actor["started"]
 
 
 def _user() -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LocalLLMError
@@ -31,31 +31,30 @@ if TYPE_CHECKING:
 
 
 async def recorded(plan: CommandPlan, ctx: Context, events: Events, actor: Actor) -> Events:
-    """The same events, with a record before the first and one before the last.
+    """The same events; what began is kept before the first, and the entry written before the last.
 
     A ledger that cannot be written stops nothing: it is said once, as progress, and the plan runs.
     """
     recording = _Recording(plan, ctx, actor)
     try:
-        await in_thread(recording.append, recording.begin())
+        await in_thread(recording.begin)
     except OSError as fault:
-        recording.open = False
         yield Progress(stage="warning", message=f"this is not in the ledger: {fault}")
     try:
         async with aclosing(events) as running:  # type: ignore[type-var]
             async for event in running:
                 if isinstance(event, Result):
                     # before it is handed on: who reads a result may never come back for more
-                    await in_thread(recording.append, recording.end("done" if event.ok else "no", result=event))
+                    await in_thread(recording.write, recording.ended("done" if event.ok else "no", result=event))
                 yield event
     except LocalLLMError as error:
-        await in_thread(recording.append, recording.end("failed", error=error))
+        await in_thread(recording.write, recording.ended("failed", error=error))
         raise
     except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
-        recording.append(recording.end("interrupted"))
+        recording.write(recording.ended("interrupted"))
         raise
     except Exception as error:
-        recording.append(recording.end("failed", error=LocalLLMError(type(error).__name__)))
+        recording.write(recording.ended("failed", error=LocalLLMError(type(error).__name__)))
         raise
 
 
@@ -83,25 +82,24 @@ class _Recording:
         key = ctx.settings.api_key
         self.secrets = (*actor.secrets, *((key,) if key else ()))
         self.before = state_before(plan, ctx)
+        self.record = self._beginning()
+        self.open = False
+
+    def begin(self) -> None:
+        """Keep what is about to run. Raises OSError."""
+        self.ledger.begin(self.entry, self.record)
         self.open = True
 
-    def append(self, record: dict[str, Any] | None) -> None:
-        """Write a record. Raises OSError for the first; an end that is lost shows as interrupted, which it may be."""
-        if record is None:
-            return
-        try:
-            self.ledger.append(record)
-        except OSError:
-            if record["record"] == "begin":
-                raise
+    def write(self, record: dict[str, Any] | None) -> None:
+        """Write the entry; one that is lost shows as interrupted, which it may be."""
+        if record is not None:
+            with suppress(OSError):
+                self.ledger.end(self.entry, record)
 
-    def begin(self) -> dict[str, Any]:
-        """The record of what is about to run."""
+    def _beginning(self) -> dict[str, Any]:
         raw = dump_plan(self.plan)
         shown = plan_without_secrets(raw, self.ctx.settings, self.secrets)
         record = {
-            "record": "begin",
-            "entry": self.entry,
             "time": now(),
             # a hash over a short secret could be guessed back
             "plan_id": plan_id(shown if self.actor.secrets else raw),
@@ -111,15 +109,14 @@ class _Recording:
         }
         return record | ({"instance": self.ctx.instance} if self.ctx.instance else {})
 
-    def end(
+    def ended(
         self, outcome: Outcome, *, result: Result | None = None, error: LocalLLMError | None = None
     ) -> dict[str, Any] | None:
-        """The record of how it ended; None where there is one already, or no beginning."""
+        """The whole entry; None where it is written already, or was never begun."""
         if not self.open:
             return None
         self.open = False
-        record: dict[str, Any] = {"record": "end", "entry": self.entry, "time": now(), "outcome": outcome}
-        record["duration_ms"] = duration_ms(self.began)
+        record = {**self.record, "ended": now(), "outcome": outcome, "duration_ms": duration_ms(self.began)}
         if result is not None:
             record["result"] = _digest(result.data)
         if error is not None:

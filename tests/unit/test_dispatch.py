@@ -60,9 +60,9 @@ def plan_of(command: str, tmp_path: Path) -> dict[str, Any]:
 def write_entry(state_dir: Path) -> None:
     """An entry that can be taken back."""
     ledger = ledger_of(state_dir)
-    ledger.append({"record": "begin", "entry": "e1", "plan": {"command": "auth.enable"}, "actor": {}, "effects": []})
     keys = {"kind": "keys", "before": [], "after": []}
-    ledger.append({"record": "end", "entry": "e1", "outcome": "done", "undo": keys})
+    record = {"plan": {"command": "auth.enable"}, "actor": {}, "effects": [], "outcome": "done", "undo": keys}
+    ledger.append({"entry": "e1", **record})
 
 
 @pytest.fixture

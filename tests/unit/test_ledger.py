@@ -19,7 +19,7 @@ from localllm.executors import recording
 from localllm.executors.context import Context
 from localllm.executors.dispatch import dispatch
 from localllm.executors.events import Event, Events, Progress, Result
-from localllm.executors.ledger import Actor, Entry, Ledger, framed, ledger_of, unframed
+from localllm.executors.ledger import Actor, Entry, Ledger, described, framed, ledger_of, unframed
 from localllm.planner.codec import load_plan
 
 MakeContext = Callable[..., Context]
@@ -135,9 +135,9 @@ def test_a_change_is_one_entry_with_what_it_was_before(run_plan: RunPlan, ledger
 
     (entry,) = ledger.entries()
     assert (entry.command, entry.outcome) == ("config.set", "done")
-    assert entry.begin["plan"] == SET
-    assert entry.begin["actor"]["door"] == "cli"
-    assert entry.begin["actor"]["pid"] == os.getpid()
+    assert entry.record["plan"] == SET
+    assert entry.record["actor"]["door"] == "cli"
+    assert entry.record["actor"]["pid"] == os.getpid()
     assert entry.undo == {
         "kind": "config",
         "path": str(tmp_path / "config.toml"),
@@ -145,8 +145,119 @@ def test_a_change_is_one_entry_with_what_it_was_before(run_plan: RunPlan, ledger
         "before": None,
         "after": 9000,
     }
-    assert entry.end is not None
-    assert entry.end["result"].startswith("sha256:")
+    assert entry.record["result"].startswith("sha256:")
+
+
+def test_an_entry_is_one_line_and_nothing_else_stays(run_plan: RunPlan, ledger: Ledger) -> None:
+    for port in ("1", "2", "3"):
+        run_plan({**SET, "value": port})
+
+    assert len(ledger.path.read_bytes().splitlines()) == 3
+    assert list(ledger.running.iterdir()) == []
+    for record in ledger.records():
+        assert {"entry", "actor", "effects", "result", "time", "ended", "outcome", "plan_id"} <= record.keys()
+
+
+def begun_by(ledger: Ledger, name: str, started: str | None = None) -> dict[str, Any]:
+    """A plan that this process has begun, or one that is gone."""
+    record = {"plan": SET, "actor": described(Actor()), "effects": ["update"], "time": f"2026-01-01T00:00:0{name}Z"}
+    if started is not None:
+        record["actor"]["started"] = started
+    ledger.begin(name, record)
+    return record
+
+
+def outcomes(ledger: Ledger) -> dict[str, str]:
+    return {entry.id: entry.outcome for entry in ledger.entries()}
+
+
+def test_a_plan_whose_process_died_is_interrupted_and_its_line_is_made_by_the_next(ledger: Ledger) -> None:
+    begun_by(ledger, "1", started="earlier")
+    assert outcomes(ledger) == {"1": "interrupted"}
+    assert ledger.path.read_bytes() == b""
+
+    record = begun_by(ledger, "2")
+    assert outcomes(ledger) == {"1": "interrupted", "2": "running"}
+    assert [each["entry"] for each in ledger.records()] == ["1"]
+    assert [path.name for path in ledger.running.iterdir()] == ["2"]
+
+    ledger.end("2", {**record, "outcome": "done"})
+    assert outcomes(ledger) == {"1": "interrupted", "2": "done"}
+    assert list(ledger.running.iterdir()) == []
+
+
+def test_a_crash_between_the_line_and_the_end_of_its_marker_makes_no_second_entry(ledger: Ledger) -> None:
+    record = begun_by(ledger, "1", started="earlier")
+    marker = (ledger.running / "1").read_bytes()
+    ledger.end("1", {**record, "outcome": "done"})
+    (ledger.running / "1").write_bytes(marker)
+    assert outcomes(ledger) == {"1": "done"}
+
+    begun_by(ledger, "2")
+    assert outcomes(ledger) == {"1": "done", "2": "running"}
+    assert len(ledger.path.read_bytes().splitlines()) == 1
+
+
+def test_a_crash_at_any_byte_of_a_beginning_leaves_no_entry(ledger: Ledger) -> None:
+    begun_by(ledger, "1")
+    whole = (ledger.running / "1").read_bytes()
+    for length in range(len(whole) - 1):
+        (ledger.running / "1").write_bytes(whole[:length])
+        assert outcomes(ledger) == {}
+    begun_by(ledger, "2")
+
+    assert outcomes(ledger) == {"2": "running"}
+    assert [path.name for path in ledger.running.iterdir()] == ["2"]
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from localllm.executors.context import Context
+from localllm.executors.events import Progress
+from localllm.executors.ledger import Actor
+from localllm.executors.recording import recorded
+from localllm.planner.codec import load_plan
+from localllm.planner.settings import resolve_settings
+
+settings = resolve_settings({"state_dir": sys.argv[1]}, {}, config_file=Path(sys.argv[2]), must_exist=False)
+
+async def half_way():
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield Progress(stage="never")
+
+async def run():
+    plan = load_plan({"command": "config.set", "key": "port", "value": "9000"})
+    async for _ in recorded(plan, Context(settings=settings), half_way(), Actor()):
+        pass
+
+asyncio.run(run())
+"""
+
+
+def test_a_plan_that_is_killed_half_way_is_told_as_interrupted(
+    run_plan: RunPlan, ledger: Ledger, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-c", KILLED, str(tmp_path / "state"), str(tmp_path / "other.toml")]
+    done = subprocess.run(argv, capture_output=True, timeout=250)
+    assert done.returncode == -9, done.stderr
+    assert list(outcomes(ledger).values()) == ["interrupted"]
+
+    run_plan(SET)
+    assert list(outcomes(ledger).values()) == ["interrupted", "done"]
+    assert len(ledger.path.read_bytes().splitlines()) == 2
+
+
+def test_a_line_that_cannot_be_written_leaves_the_plan_begun(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = begun_by(ledger, "1")
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:10]))
+
+    with pytest.raises(OSError, match="bytes fit"):
+        ledger.end("1", {**record, "outcome": "done"})
+    with pytest.raises(OSError, match="bytes fit"):
+        ledger.begin("2", record)
+    assert outcomes(ledger) == {"1": "running"}
 
 
 @pytest.mark.parametrize("raw", [{"command": "version"}, {"command": "config.get", "key": "port"}])
@@ -167,15 +278,15 @@ def test_an_applied_plan_is_one_entry(run_plan: RunPlan, ledger: Ledger, tmp_pat
     run_plan({"command": "apply", "file": str(tmp_path / "plan.json")})
 
     (entry,) = ledger.entries()
-    assert (entry.command, entry.begin["actor"]["door"]) == ("config.set", "apply")
+    assert (entry.command, entry.record["actor"]["door"]) == ("config.set", "apply")
 
 
 def test_a_change_on_the_server_names_the_run_of_the_server(run_plan: RunPlan, ledger: Ledger) -> None:
     run_plan({"command": "models.load", "model": "echo"}, backend="echo", on_server=True, instance="run1")
 
     (entry,) = ledger.entries()
-    assert entry.begin["instance"] == "run1"
-    assert entry.begin["actor"]["door"] == "server"
+    assert entry.record["instance"] == "run1"
+    assert entry.record["actor"]["door"] == "server"
     assert entry.undo is not None
     assert entry.undo["loaded"] == ["echo"]
 
@@ -186,8 +297,7 @@ def test_a_change_that_fails_is_an_entry_that_says_so(run_plan: RunPlan, ledger:
 
     (entry,) = ledger.entries()
     assert (entry.outcome, entry.undo) == ("failed", None)
-    assert entry.end is not None
-    assert entry.end["error"]["code"] == "config_invalid"
+    assert entry.record["error"]["code"] == "config_invalid"
 
 
 def test_no_secret_is_in_the_ledger(run_plan: RunPlan, ledger: Ledger) -> None:
@@ -233,10 +343,12 @@ def test_a_change_that_is_cancelled_is_interrupted(make_context: MakeContext, le
 def test_an_entry_without_an_end_tells_whether_its_process_lives(run_plan: RunPlan, ledger: Ledger) -> None:
     run_plan(SET)
     (entry,) = ledger.entries()
-    actor = entry.begin["actor"]
+    actor = entry.record["actor"]
 
-    assert Entry(id="e", begin=entry.begin).outcome == "running"
-    assert Entry(id="e", begin={**entry.begin, "actor": {**actor, "started": "earlier"}}).outcome == "interrupted"
+    begun = {name: value for name, value in entry.record.items() if name != "outcome"}
+
+    assert Entry(id="e", record=begun).outcome == "running"
+    assert Entry(id="e", record={**begun, "actor": {**actor, "started": "earlier"}}).outcome == "interrupted"
 
 
 def test_a_ledger_that_cannot_be_written_is_said_and_stops_nothing(run_plan: RunPlan, tmp_path: Path) -> None:
@@ -251,7 +363,7 @@ def test_a_ledger_that_cannot_be_written_is_said_and_stops_nothing(run_plan: Run
 
 def test_an_entry_is_found_by_the_unique_beginning_of_its_id(ledger: Ledger) -> None:
     for name in ("aab", "aac", "b"):
-        ledger.append({"record": "begin", "entry": name})
+        ledger.append({"entry": name, "plan": SET})
 
     assert ledger.entry("aab").id == "aab"
     assert ledger.entry("b").id == "b"

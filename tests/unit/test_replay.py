@@ -203,7 +203,7 @@ def test_a_changed_setting_holds_for_the_steps_that_follow(
     done = replay(steps(setting("9000"), {"plan": PORT, "expect": {"$.result.value": 9000}}), ctx=ctx)
 
     assert done.counts() == (2, 0, 0)
-    assert [entry.begin["actor"]["door"] for entry in ledger_of(tmp_path / "state").entries()] == ["replay"]
+    assert [entry.record["actor"]["door"] for entry in ledger_of(tmp_path / "state").entries()] == ["replay"]
 
 
 def test_a_step_may_only_show_what_it_would_do(replay: Callable[..., Replayed], tmp_path: Path) -> None:
