@@ -82,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments, Output(sys.stdout))
     except OutputGone as gone:
         return _without_output(gone.cause)
+    except KeyboardInterrupt:  # before there was anything that could say it in the form that was asked for
+        return _say("interrupted", Interrupted.exit_code)
 
 
 def _run(argv: list[str], stdout: Output) -> int:

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from ..planner.plans.serve import Serve
     from ..planner.settings import ResolvedSettings
 
-LAST_WORDS_S = 1.0
-"""How long answers may take to say that the server is going, once their requests have been ended."""
+LAST_WORDS_S = 5.0
+"""How long answers may take to say that the server is going, once their requests have been ended: only a client that
+does not read, or a machine that is busy elsewhere, makes it longer than a moment."""
 
 FORCED_EXIT_S = 2.0
 """After a second signal the process is gone by then, whatever hangs."""

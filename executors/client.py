@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 MARKER = "localllm"
 """What `GET /health` of our server has under `server`."""
 
-PROBE_TIMEOUT_S = 2.0
+PROBE_TIMEOUT_S = 10.0
+"""A port that nobody listens on says so at once; a server on a machine that computes on every core may take seconds."""
 CONNECT_TIMEOUT_S = 5.0
 START_HINT = "start one with `localllm serve`, or name another with `--server`"
 
@@ -80,7 +81,7 @@ async def _probe(http: httpx.AsyncClient, url: str) -> ServerInfo:
     import httpx
 
     try:
-        answer = await http.get("/health", timeout=PROBE_TIMEOUT_S)
+        answer = await http.get("/health", timeout=httpx.Timeout(PROBE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S))
         raw = answer.json() if answer.status_code < 500 else {}
     except httpx.HTTPError as error:
         raise ServerUnreachable(f"no server answers at `{url}`", hint=START_HINT, reason=_reason(error)) from None

@@ -156,6 +156,22 @@ def test_a_signal_ends_a_running_command_without_a_traceback(clean_env, tmp_path
     assert "Traceback" not in err
 
 
+def test_ctrl_c_before_the_command_line_is_read_leaves_no_traceback_either(clean_env):
+    program = (
+        "import sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'localllm.planner.argv':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "from localllm.__main__ import main\n"
+        "sys.exit(main(['version']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=clean_env, capture_output=True, text=True, timeout=200)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+
+
 def test_a_follower_ends_when_its_reader_has_gone(clean_env, tmp_path):
     log = tmp_path / "state/log/server.jsonl"
     log.parent.mkdir(parents=True)
