@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ...errors import BadInput, InUse, StalePlan, Unsupported
 from ...planner.fields import Effect
-from ...planner.files.load import load_plan_files, read_document, read_vars_file
+from ...planner.files.load import load_plan_files, read_vars_file
+from ...planner.files.texts import read_text
 from ...planner.files.variables import VariableFault, from_flags
 from ...planner.plans import COMMANDS, plan_class
 from ...planner.report import Facts
@@ -33,12 +35,10 @@ def preview_replay(plan: Replay, ctx: Context) -> Facts:
     reports_of(plan.report)
     files = read_files(plan)
     selections = select(files, plan)
-    chosen = [
-        step
-        for file, selection in zip(files, selections, strict=True)
-        for step in (*(s for s in file.steps if selection.includes(s)), *file.finally_)
-    ]
-    effects = {effect for step in chosen for effect in _effects_of(step)} | {"read", "create"}
+    effects: set[Effect] = {"read", "create"}
+    for file, selection in zip(files, selections, strict=True):
+        for step in chain((each for each in file.steps if selection.includes(each)), file.finally_):
+            effects.update(_effects_of(step))
     rows = [
         {"file": file.source, "name": file.name, "steps": len(file.steps), "selected": len(selection.numbers)}
         for file, selection in zip(files, selections, strict=True)
@@ -129,7 +129,7 @@ def _updates(plan: Replay, files: list[PlanFile]) -> Updates | None:
     from .update import Updates
 
     updates = Updates()
-    for name in {step.place.file for file in files for step in (*file.steps, *file.finally_)}:
+    for name in {step.place.file for file in files for step in chain(file.steps, file.finally_)}:
         updates.watch(name)
     for file in files:
         updates.watch(file.source)
@@ -162,16 +162,18 @@ def _memories(plan: Replay, files: list[PlanFile], ctx: Context) -> tuple[list[M
     memories: list[Memory] = []
     digests: list[str] = []
     warnings: list[str] = []
+    # what the last replay left grows with its steps, and a replay of everything makes no use of it
+    recall = plan.resume or plan.only_failed or plan.from_step is not None or bool(plan.tags)
     try:
         for file in files:
-            memory, fault = memory_of(file.source, ctx.settings.state_dir)
+            memory, fault = memory_of(file.source, ctx.settings.state_dir, recall=recall)
             memories.append(memory)
             if fault is not None:
                 words = f"`{file.source}` cannot be resumed: {fault}"
                 if plan.resume or plan.only_failed:
                     raise InUse(words)
                 warnings.append(words)
-            digest = "" if file.source == "-" else digest_of(read_document(file.source)[0])
+            digest = "" if file.source == "-" else digest_of(read_text(file.source))
             if plan.resume and memory.earlier.digest not in (None, digest):
                 raise StalePlan(f"`{file.source}` was changed since", hint="replay it without `--resume`")
             digests.append(digest)

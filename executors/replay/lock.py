@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BadInput, LocalLLMError
@@ -67,7 +68,7 @@ def new_lock(names: Iterable[str], ctx: Context) -> dict[str, Any]:
 def models_of(file: PlanFile) -> list[str]:
     """The models that the steps of a file name, as far as they are known without running it."""
     names: dict[str, None] = {}
-    for step in (*file.steps, *file.finally_):
+    for step in chain(file.steps, file.finally_):
         model = step.plan.get("model")
         if isinstance(model, str) and "${" not in model:
             names[model] = None

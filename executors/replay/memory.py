@@ -23,6 +23,9 @@ from ..state import locked
 Key = tuple[int, int]
 """A step's number within its file and which of its iterations, 0 where it has but one."""
 Mark = Literal["passed", "failed", "skipped"]
+MARKS: dict[str, Mark] = {"passed": "passed", "failed": "failed", "skipped": "skipped"}
+NOTHING: dict[str, Any] = {}
+"""What most steps capture, one object for all of them."""
 
 
 @frozen
@@ -95,8 +98,8 @@ class Memory:
             pass  # a full disk costs the memory, not the replay
 
 
-def open_memory(source: str, state_dir: str | Path) -> Memory:
-    """The memory of a plan file, with what the last replay left.
+def open_memory(source: str, state_dir: str | Path, *, recall: bool = True) -> Memory:
+    """The memory of a plan file, with what the last replay left where `recall` asks for it.
 
     Raises InUse where another process replays the same file at this moment, and OSError.
     """
@@ -104,7 +107,7 @@ def open_memory(source: str, state_dir: str | Path) -> Memory:
     path = Path(state_dir) / "replay" / f"{name}.jsonl"
     held = ExitStack()
     held.enter_context(locked(path, timeout_s=0))
-    return Memory(path=path, earlier=read_earlier(path), held=held)
+    return Memory(path=path, earlier=read_earlier(path) if recall else Earlier(), held=held)
 
 
 def spare_memory() -> Memory:
@@ -116,12 +119,12 @@ def spare_memory() -> Memory:
     return Memory(path=Path(folder) / "records.jsonl", held=held)
 
 
-def memory_of(source: str, state_dir: str | Path) -> tuple[Memory, str | None]:
+def memory_of(source: str, state_dir: str | Path, *, recall: bool = True) -> tuple[Memory, str | None]:
     """A memory in any case, and why it is a spare one."""
     if source == "-":
         return spare_memory(), None
     try:
-        return open_memory(source, state_dir), None
+        return open_memory(source, state_dir, recall=recall), None
     except InUse:
         return spare_memory(), "another process replays it at this moment"
     except OSError as error:
@@ -141,9 +144,9 @@ def read_earlier(path: Path) -> Earlier:
                     raw = json.loads(line)
                     if "record" in raw:
                         key = (int(raw["record"]["step"]), int(raw["record"].get("iteration", 0)))
-                        marks[key] = (str(raw["name"]), raw["record"]["status"])
+                        marks[key] = (str(raw["name"]), MARKS[raw["record"]["status"]])
                         if "captured" in raw:
-                            captured[key] = raw["captured"]
+                            captured[key] = raw["captured"] or NOTHING
                     elif raw.get("replay") == "begin":
                         digest = raw.get("digest")
                     ended = raw.get("replay") == "end"

@@ -16,10 +16,9 @@ from attrs import define, evolve, field
 
 from ...errors import InUse, TimedOut
 from ...planner.files.expect import OUTCOME, ExpectFault, is_path, select
-from ...planner.files.load import read_document
 from ...planner.files.rewrite import rewrite
 from ...planner.files.steps import Step
-from ...planner.files.texts import looks_like_json
+from ...planner.files.texts import looks_like_json, read_text
 from ...planner.files.variables import references
 from ..state import write_atomically
 from .recorded import renewed
@@ -38,7 +37,7 @@ class Updates:
 
     def watch(self, file: str) -> None:
         """Remember what the file holds now: one that somebody edits meanwhile is not written."""
-        self.digests[file] = digest_of(read_document(file)[0])
+        self.digests[file] = digest_of(read_text(file))
 
     def offer(self, step: Step, trial: Trial) -> None:
         """Take over what came out where that makes the step hold; its problems are then gone."""
@@ -65,7 +64,7 @@ class Updates:
         """Write the files, each as a whole or not at all; their names. Raises InUse for one that was edited."""
         written: list[str] = []
         for file, edits in self.edits.items():
-            text, _ = read_document(file)
+            text = read_text(file)
             if self.digests.get(file, digest_of(text)) != digest_of(text):
                 raise InUse(f"`{file}` was changed while it was replayed", hint="replay it again with `--update`")
             content = rewrite(text, edits, is_json=looks_like_json(file, text))

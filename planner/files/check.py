@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attrs import define, field, frozen
@@ -14,6 +14,8 @@ from .nodes import Node, Path, Place, json_path, path_of
 from .steps import Step, condition_of, has_unknown
 from .variables import UNKNOWN, VariableFault, secrets_of, substitute
 
+Find = Callable[[], Node]
+"""Gives the node of a step; called only for a fault, as a file's nodes take far more memory than its values."""
 SHOWN_FAULTS = 3
 MOST_ITERATIONS = 10_000
 """Up to how many items of a list that is known every resulting plan is checked beforehand."""
@@ -75,8 +77,8 @@ class Report:
         raise InvalidPlan(message, param=faults[0].path, problems=listed)
 
 
-def check_step(step: Step, node: Node, captured: Mapping[str, Any], report: Report) -> None:
-    """Note every fault of a step; `node` is where it stands, `captured` what earlier steps capture."""
+def check_step(step: Step, node: Find, captured: Mapping[str, Any], report: Report) -> None:
+    """Note every fault of a step; `node` finds it where it stands, `captured` is what earlier steps capture."""
     command = step.plan.get("command")
     if isinstance(command, str) and command in NOT_IN_FILES and not step.dry_run:
         _note(step, node, ("plan", "command"), NOT_IN_FILES[command], report)
@@ -95,7 +97,7 @@ def check_step(step: Step, node: Node, captured: Mapping[str, Any], report: Repo
             break  # the next item would say the same again
 
 
-def _check_bound(step: Step, node: Node, scope: Mapping[str, Any], report: Report) -> None:
+def _check_bound(step: Step, node: Find, scope: Mapping[str, Any], report: Report) -> None:
     """Check everything of a step that its variables reach into."""
     _substituted(step, node, ("name",), step.name, scope, report)
     condition = _substituted(step, node, ("if",), step.if_, scope, report)
@@ -113,7 +115,7 @@ def _check_bound(step: Step, node: Node, scope: Mapping[str, Any], report: Repor
         _check_plan(step, node, dict(plan), report, secrets_of(scope))
 
 
-def _check_plan(step: Step, node: Node, plan: dict[str, Any], report: Report, secrets: frozenset[str]) -> None:
+def _check_plan(step: Step, node: Find, plan: dict[str, Any], report: Report, secrets: frozenset[str]) -> None:
     """Check a plan; fields that only running can fill count as there."""
     from ..codec import load_plan
     from .variables import redact
@@ -137,7 +139,7 @@ def _is_about(message: str, later: set[str]) -> bool:
     return any(message == f"{name!r} is a required property" for name in later)
 
 
-def _check_names(step: Step, node: Node, plan: Mapping[str, Any], report: Report) -> None:
+def _check_names(step: Step, node: Find, plan: Mapping[str, Any], report: Report) -> None:
     """Names of fields whose values are not known yet."""
     from ...schemas import load_schema
 
@@ -150,15 +152,16 @@ def _check_names(step: Step, node: Node, plan: Mapping[str, Any], report: Report
             _note(step, node, ("plan", name), f"unknown field `{name}`", report)
 
 
-def _check_expectation(step: Step, node: Node, path: Path, expect: Mapping[str, Any], report: Report) -> None:
+def _check_expectation(step: Step, node: Find, path: Path, expect: Mapping[str, Any], report: Report) -> None:
     try:
         compile_expectations({key: value for key, value in expect.items() if not has_unknown(value)})
     except ExpectFault as fault:
-        steps = tuple(key if node.at(path).child(key) is not None else key.removeprefix("$.") for key in fault.path)
+        above = node().at(path)
+        steps = tuple(key if above.child(key) is not None else key.removeprefix("$.") for key in fault.path)
         _note(step, node, (*path, *steps), fault.message, report)
 
 
-def _check_capture(step: Step, node: Node, name: str, path: str, report: Report) -> None:
+def _check_capture(step: Step, node: Find, name: str, path: str, report: Report) -> None:
     if not name.isidentifier():
         _note(step, node, ("capture", name), f"`{name}` is no name of a variable", report)
     try:
@@ -167,7 +170,7 @@ def _check_capture(step: Step, node: Node, name: str, path: str, report: Report)
         _note(step, node, ("capture", name), fault.message, report)
 
 
-def _items(step: Step, node: Node, scope: Mapping[str, Any], report: Report) -> Iterator[dict[str, Any]]:
+def _items(step: Step, node: Find, scope: Mapping[str, Any], report: Report) -> Iterator[dict[str, Any]]:
     """The variables of each run of a step, with UNKNOWN where the list itself is not known."""
     from itertools import islice, product
 
@@ -183,7 +186,7 @@ def _items(step: Step, node: Node, scope: Mapping[str, Any], report: Report) -> 
         yield {**dict(zip(sound, combination, strict=True)), "index": position}
 
 
-def _checked_list(step: Step, node: Node, items: Any, report: Report) -> list[Any]:
+def _checked_list(step: Step, node: Find, items: Any, report: Report) -> list[Any]:
     if isinstance(items, list):
         return items
     if items is not UNKNOWN:
@@ -192,7 +195,7 @@ def _checked_list(step: Step, node: Node, items: Any, report: Report) -> list[An
     return [UNKNOWN]
 
 
-def _substituted(step: Step, node: Node, path: Path, value: Any, scope: Mapping[str, Any], report: Report) -> Any:
+def _substituted(step: Step, node: Find, path: Path, value: Any, scope: Mapping[str, Any], report: Report) -> Any:
     """The value with its variables in place; None, and a fault at the very text, where one is not known."""
     if value is None:
         return None
@@ -219,6 +222,6 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def _note(step: Step, node: Node, path: Path, message: str, report: Report) -> None:
-    at = node.key_at(path) if message.startswith("unknown field") else node.at(path)
+def _note(step: Step, node: Find, path: Path, message: str, report: Report) -> None:
+    at = node().key_at(path) if message.startswith("unknown field") else node().at(path)
     report.add(Place(step.place.file, at.line, at.column), json_path((*step.node_path, *path)), message)

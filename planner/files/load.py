@@ -6,17 +6,20 @@ values that are known are checked here, the rest when the step is bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from attrs import define, field, frozen
 
 from ...errors import BadInput, LocalLLMError, NotFound, PayloadTooLarge
 from .check import Report, check_step
 from .document import FORMAT_MAJOR, FORMAT_MINOR
-from .nodes import Node, Place, path_of, plain
-from .steps import PlanFile, Retry, Step, Variables
+from .nodes import Node, Place, plain
+from .outline import LISTS
+from .source import Source, read_source
+from .steps import PlanFile, Step, Variables
 from .texts import TextFault, compose, looks_like_json, read_text
 from .variables import UNKNOWN, VariableFault, from_environment
 
@@ -43,7 +46,9 @@ def load_plan_files(
     report = Report()
     files: list[PlanFile] = []
     for path in paths:
-        loaded = _Loader(str(path), strong, env or {}, report, texts or {}).load()
+        loader = _Loader(str(path), strong, env or {}, report, texts or {})
+        loaded = loader.load()
+        loader.let_go()
         if loaded is not None:
             files.append(loaded)
     report.raise_if_faulty()
@@ -67,15 +72,38 @@ def read_vars_file(path: str) -> dict[str, Any]:
     return found
 
 
-@frozen(kw_only=True)
-class _Source:
-    """A file that was read: its JSON values for use, its nodes for places."""
+@frozen
+class _Held:
+    """Where a step of an expanded file comes from."""
 
-    path: str
-    root: Node
-    document: dict[str, Any]
-    faulty: frozenset[tuple[str | int, ...]] = frozenset()
-    """Paths of what the schema refused, all within steps: the other steps are checked all the same."""
+    source: Source
+    list_name: str
+    position: int
+    variables: Variables
+
+
+@frozen(eq=False)
+class _Steps(Sequence[Step]):
+    """The steps of an expanded file, each made when it is asked for; `first` is the number of the first."""
+
+    held: list[_Held]
+    first: int
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    @overload
+    def __getitem__(self, position: int) -> Step: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> list[Step]: ...
+
+    def __getitem__(self, position: int | slice) -> Step | list[Step]:
+        if isinstance(position, slice):
+            return [self[each] for each in range(*position.indices(len(self.held)))]
+        held = self.held[position]
+        index = self.first + position % len(self.held)
+        return held.source.step(held.list_name, held.position, index, held.variables)
 
 
 @define
@@ -88,7 +116,7 @@ class _Loader:
     report: Report
     texts: Mapping[str, str]
     trail: list[Path] = field(factory=list)
-    sources: dict[Path, _Source | None] = field(factory=dict)
+    sources: dict[Path, Source | None] = field(factory=dict)
     captured: dict[str, Any] = field(factory=dict)
     count: int = 0
 
@@ -103,68 +131,63 @@ class _Loader:
             source=self.path,
             name=document.get("name") or _stem(self.path),
             format_version=str(document["format_version"]),
-            steps=tuple(_numbered(steps, 1)),
-            finally_=tuple(_numbered(final, len(steps) + 1)),
+            steps=_Steps(steps, 1),
+            finally_=_Steps(final, len(steps) + 1),
             lock=document.get("lock"),
             variables=variables,
         )
 
-    def _source(self, path: str, included_at: Place | None) -> _Source | None:
+    def let_go(self) -> None:
+        """Drop what only faults need."""
+        for source in self.sources.values():
+            if source is not None:
+                source.let_go()
+
+    def _source(self, path: str, included_at: Callable[[], Place] | None) -> Source | None:
         """The file's source, read once; None where it cannot be used, which the report then says."""
         resolved = Path(path).resolve() if path != "-" else Path("-")
         if resolved not in self.sources:
             self.sources[resolved] = self._read(path, included_at)
         return self.sources[resolved]
 
-    def _read(self, path: str, included_at: Place | None) -> _Source | None:
-        from ...schemas import problems
-
-        place = included_at or Place(path)
+    def _read(self, path: str, included_at: Callable[[], Place] | None) -> Source | None:
         try:
-            text = self.texts[path] if path in self.texts else read_text(path)
-            root = compose(text, is_json=looks_like_json(path, text))
+            source, found = read_source(path, self.texts[path] if path in self.texts else read_text(path))
         except TextFault as fault:
             self.report.add(Place(path, fault.line, fault.column), "$", fault.message)
             return None
         except LocalLLMError as error:
             if isinstance(error, PayloadTooLarge):
                 raise
+            place = Place(path) if included_at is None else included_at()
             self.report.add(place, "$", error.message, missing=isinstance(error, NotFound))
             return None
-        document = plain(root)
-        found = problems("plan-file", document, open_at=("plan",))
-        source = _Source(
-            path=path,
-            root=root,
-            document=document if isinstance(document, dict) else {},
-            faulty=frozenset(path_of(problem.path) for problem in found),
-        )
         if not self._version_is_known(source, bool(found)):
             return None
-        for problem in found:
-            self.report.add_at(source.path, root, path_of(problem.path), problem.message)
-        within_steps = all(len(path) > 1 and path[0] in ("steps", "finally") for path in source.faulty)
+        for refused, message in found:
+            self.report.add_at(source.path, source.root(), refused, message)
+        within_steps = all(len(refused) > 1 and refused[0] in LISTS for refused, _ in found)
         return source if within_steps else None
 
-    def _version_is_known(self, source: _Source, has_problems: bool) -> bool:
+    def _version_is_known(self, source: Source, has_problems: bool) -> bool:
         """Refuse an unknown major version; with a newer minor one, say so where something is not known."""
         version = source.document.get("format_version")
         major, _, minor = str(version).partition(".")
         if not major.isdecimal() or (minor and not minor.isdecimal()):
             if version is not None:
-                self.report.add_at(source.path, source.root, ("format_version",), "is a version like `1.0`")
+                self.report.add_at(source.path, source.root(), ("format_version",), "is a version like `1.0`")
             return version is None
         ours = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
         if int(major) != FORMAT_MAJOR:
             message = f"the format version is `{version}`, this localllm reads {ours}"
-            self.report.add_at(source.path, source.root, ("format_version",), message)
+            self.report.add_at(source.path, source.root(), ("format_version",), message)
             return False
         if has_problems and int(minor or 0) > FORMAT_MINOR:
             message = f"the file is of format {version} and says what {ours} does not know: use a newer localllm"
-            self.report.add_at(source.path, source.root, ("format_version",), message)
+            self.report.add_at(source.path, source.root(), ("format_version",), message)
         return True
 
-    def _file(self, source: _Source, variables: Variables) -> tuple[list[Step], list[Step]]:
+    def _file(self, source: Source, variables: Variables) -> tuple[list[_Held], list[_Held]]:
         """The expanded steps of a file, and those of its `finally`."""
         self.trail.append(Path(source.path).resolve())
         if not self._settles(source, ("vars",), variables):
@@ -175,25 +198,24 @@ class _Loader:
         self.trail.pop()
         return steps, [*late, *final, *later]
 
-    def _settles(self, source: _Source, path: tuple[str | int, ...], variables: Variables) -> bool:
+    def _settles(self, source: Source, path: tuple[str | int, ...], variables: Variables) -> bool:
         try:
             variables.values(self.captured)
         except VariableFault as fault:
-            self.report.add_at(source.path, source.root, path, str(fault))
+            self.report.add_at(source.path, source.root(), path, str(fault))
             return False
         return True
 
-    def _list(self, source: _Source, name: str, variables: Variables) -> tuple[list[Step], list[Step]]:
-        steps: list[Step] = []
-        late: list[Step] = []
-        nodes = source.root.at((name,)).items()
-        for position, raw in enumerate(source.document.get(name, ())):
+    def _list(self, source: Source, name: str, variables: Variables) -> tuple[list[_Held], list[_Held]]:
+        steps: list[_Held] = []
+        late: list[_Held] = []
+        for position in range(len(source.steps(name))):
             self.count += 1
             if self.count > MOST_STEPS:
-                self.report.add_at(source.path, source.root, (name,), f"there are more than {MOST_STEPS:,} steps")
+                self.report.add_at(source.path, source.root(), (name,), f"there are more than {MOST_STEPS:,} steps")
                 break
             path = (name, position)
-            raw = _sound_part(raw, path, source.faulty)
+            raw = source.raw(name, position)
             if "include" in raw:
                 more, final = self._include(source, path, raw, variables)
                 steps += more
@@ -201,28 +223,28 @@ class _Loader:
                 continue
             if "plan" not in raw:
                 continue
-            node = nodes[position]
-            step = _step(source, path, node, raw, variables)
-            check_step(step, node, self.captured, self.report)
+            step = source.step(name, position, 0, variables)
+            check_step(step, partial(_node_at, source, path), self.captured, self.report)
             self.captured.update(dict.fromkeys(step.capture, UNKNOWN))
-            steps.append(step)
+            steps.append(_Held(source, name, position, variables))
         return steps, late
 
     def _include(
-        self, source: _Source, path: tuple[str | int, ...], raw: Mapping[str, Any], variables: Variables
-    ) -> tuple[list[Step], list[Step]]:
-        node = source.root.at((*path, "include"))
-        place = Place(source.path, node.line, node.column)
+        self, source: Source, path: tuple[str | int, ...], raw: Mapping[str, Any], variables: Variables
+    ) -> tuple[list[_Held], list[_Held]]:
+        def place() -> Place:
+            return source.place((*path, "include"))
+
         misplaced = sorted(set(raw) - {"name", "include", "vars"})
         if misplaced:
             message = f"a step that includes a file takes no {', '.join(f'`{name}`' for name in misplaced)}"
-            self.report.add(place, "$", message)
+            self.report.add(place(), "$", message)
             return [], []
         target = str(Path(source.path).parent / raw["include"])
         resolved = Path(target).resolve()
         if resolved in self.trail:
             circle = [*self.trail[self.trail.index(resolved) :], resolved]
-            self.report.add(place, "$", f"the file includes itself: {' → '.join(_shown(item) for item in circle)}")
+            self.report.add(place(), "$", f"the file includes itself: {' → '.join(_shown(item) for item in circle)}")
             return [], []
         found = self._source(target, place)
         if found is None:
@@ -237,53 +259,8 @@ class _Loader:
         return self._file(found, inner)
 
 
-def _sound_part(raw: Any, path: tuple[str | int, ...], faulty: frozenset[tuple[str | int, ...]]) -> dict[str, Any]:
-    """A step without what the schema refused of it, so that the rest can be checked too."""
-    if not faulty:
-        sound: dict[str, Any] = raw
-        return sound
-    if not isinstance(raw, dict):
-        return {}
-    refused = {wrong[2] for wrong in faulty if wrong[:2] == path and len(wrong) > 2}
-    return {key: value for key, value in raw.items() if key not in refused}
-
-
-def _step(source: _Source, path: tuple[str | int, ...], node: Node, raw: Mapping[str, Any], vars: Variables) -> Step:
-    defaults = source.document.get("defaults") or {}
-    plan = dict(raw["plan"])
-    command = plan.get("command")
-    plan = {**_plan_defaults(defaults, command), **plan}
-    retry = raw.get("retry") or defaults.get("retry")
-    continues = raw.get("continue_on_error")
-    return Step(
-        index=0,
-        name=raw.get("name") or str(command),
-        plan=plan,
-        place=Place(source.path, node.line, node.column),
-        node_path=path,
-        variables=vars,
-        if_=raw.get("if", True),
-        for_each=raw.get("for_each"),
-        expect=raw.get("expect"),
-        capture=raw.get("capture", {}),
-        retry=Retry(**retry) if retry else None,
-        timeout_s=raw.get("timeout_s") or defaults.get("timeout_s"),
-        continue_on_error=defaults.get("continue_on_error", False) if continues is None else continues,
-        dry_run=raw.get("dry_run", False),
-        tags=tuple(dict.fromkeys([*defaults.get("tags", ()), *raw.get("tags", ())])),
-        recorded=raw.get("recorded"),
-    )
-
-
-def _plan_defaults(defaults: Mapping[str, Any], command: Any) -> dict[str, Any]:
-    plans: Mapping[str, Any] = defaults.get("plans", {})
-    return dict(plans.get(command, {})) if isinstance(command, str) else {}
-
-
-def _numbered(steps: Sequence[Step], first: int) -> Iterable[Step]:
-    from attrs import evolve
-
-    return (evolve(step, index=number) for number, step in enumerate(steps, first))
+def _node_at(source: Source, path: tuple[str | int, ...]) -> Node:
+    return source.root().at(path)
 
 
 def _without(given: Mapping[str, Any], names: set[str]) -> dict[str, Any]:

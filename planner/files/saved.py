@@ -11,7 +11,8 @@ from ...errors import InvalidPlan, LocalLLMError
 from ..codec import dump_plan, load_plan
 from .check import Report
 from .load import load_plan_files, read_vars_file
-from .nodes import Node, Place, path_of, plain
+from .nodes import Place, path_of
+from .outline import read_outline
 from .steps import PlanFile, bind, iterations
 from .texts import TextFault, compose, looks_like_json, read_text
 from .variables import VariableFault, from_flags
@@ -31,7 +32,7 @@ class SavedPlan:
 
 @frozen(kw_only=True)
 class Saved:
-    """A file that was read and checked; `document` is what it says, as JSON."""
+    """A file that was read and checked; `document` is what it says, as JSON, where lists of steps are empty."""
 
     file: str
     kind: Kind
@@ -76,7 +77,7 @@ def kind_of(document: Any) -> Kind:
 def _read(file: str, given: Mapping[str, Any], env: Mapping[str, str], report: Report) -> Saved | None:
     try:
         text = read_text(file)
-        root = compose(text, is_json=looks_like_json(file, text))
+        document = read_outline(text, is_json=looks_like_json(file, text)).document
     except TextFault as fault:
         report.add(Place(file, fault.line, fault.column), "$", fault.message)
         return None
@@ -85,18 +86,18 @@ def _read(file: str, given: Mapping[str, Any], env: Mapping[str, str], report: R
             raise
         report.add(Place(file), "$", error.message, missing=error.exit_code == 3)
         return None
-    document = plain(root)
     kind = kind_of(document)
     if kind == "plan-file":
         return _plan_file(file, text, document, given, env, report)
-    return _single(file, root, document, kind, report)
+    return _single(file, text, document, kind, report)
 
 
-def _single(file: str, root: Node, document: Any, kind: Kind, report: Report) -> Saved | None:
+def _single(file: str, text: str, document: Any, kind: Kind, report: Report) -> Saved | None:
     raw, above = (document["plan"], ("plan",)) if kind == "report" else (document, ())
     try:
         plan = load_plan(raw)
     except InvalidPlan as error:
+        root = compose(text, is_json=looks_like_json(file, text))
         for problem in error.data["problems"]:
             report.add_at(file, root, (*above, *path_of(problem["path"])), problem["message"])
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -85,13 +85,16 @@ class Step:
 
 @frozen(kw_only=True, eq=False)
 class PlanFile:
-    """A plan file that was read and checked. `source` names the file; `lock` is as written."""
+    """A plan file that was read and checked. `source` names the file; `lock` is as written.
+
+    A step is made anew each time it is asked for, so that a file of many steps costs little while it runs.
+    """
 
     source: str
     name: str
     format_version: str
-    steps: tuple[Step, ...]
-    finally_: tuple[Step, ...] = ()
+    steps: Sequence[Step]
+    finally_: Sequence[Step] = ()
     lock: Mapping[str, Any] | None = None
     variables: Variables = field(factory=Variables)
 

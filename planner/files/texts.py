@@ -67,7 +67,7 @@ def read_text(file: str) -> str:
 
 def compose(text: str, *, is_json: bool) -> Node:
     """The nodes of a text. Raises TextFault with line and column."""
-    return _JsonReader(text).document() if is_json else _compose_yaml(text)
+    return JsonReader(text).document() if is_json else _compose_yaml(text)
 
 
 def looks_like_json(file: str, text: str) -> bool:
@@ -92,7 +92,7 @@ def scalar(text: str) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _loader() -> type[Any]:
+def loader() -> type[Any]:
     """A composer that resolves no tag: an empty tag is one that the text does not spell out."""
     try:
         from yaml.cyaml import CParser
@@ -130,7 +130,7 @@ def _compose_yaml(text: str) -> Node:
     from yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        root = _loader()(text).get_single_node()
+        root = loader()(text).get_single_node()
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = error.problem or error.context or "is not YAML"
@@ -211,7 +211,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[^\s,\[\]{}:\"]*")
 
 
-class _JsonReader:
+class JsonReader:
     """Reads JSON into nodes; the standard decoder reads the scalars."""
 
     def __init__(self, text: str) -> None:

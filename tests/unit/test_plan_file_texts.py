@@ -80,12 +80,12 @@ def test_a_text_without_libyaml_reads_the_same(monkeypatch):
 
     text = "a: &x [1, 'é', {b: no}]\nc: *x\n"
     expected = yaml(text)
-    texts._loader.cache_clear()
+    texts.loader.cache_clear()
     monkeypatch.setitem(sys.modules, "yaml.cyaml", None)
     try:
         assert yaml(text) == expected
     finally:
-        texts._loader.cache_clear()
+        texts.loader.cache_clear()
 
 
 def test_every_value_knows_its_place():

@@ -159,7 +159,7 @@ def test_a_newer_minor_version_is_read_unless_it_says_what_is_not_known(write):
 def test_a_version_may_be_written_as_a_number(write):
     (file,) = load_plan_files([write("a.plan.yaml", "format_version: 1.0\n")])
 
-    assert file.steps == ()
+    assert list(file.steps) == []
 
 
 def test_files_that_are_not_there_are_all_named(write, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,20 @@ def test_a_file_that_was_cut_at_any_byte_holds_its_whole_steps(tmp_path: Path):
         path.write_bytes(content[:cut])
         whole = sum(end - 1 <= cut for end in ends[1:])
         assert len(plain(read_document(str(path))[1]).get("steps", [])) == whole, cut
+
+
+def test_a_large_recording_is_read_at_once(tmp_path: Path):
+    path = tmp_path / "r.plan.yaml"
+    chunks = [{"event": "delta", "index": 0, "delta": {"content": f"word {n}"}, "logprobs": None} for n in range(40)]
+    line = recording_line({**step(ODD), "recorded": {"ok": True, "events": chunks}})
+    path.write_bytes(recording_head("recorded") + line * (4_000_000 // len(line)))
+    seconds = []
+    for _ in range(3):
+        began = time.process_time()
+        load_plan_files([str(path)])
+        seconds.append(time.process_time() - began)
+
+    assert min(seconds) < 1.5
 
 
 def test_a_plan_file_that_is_no_recording_is_never_shortened():
