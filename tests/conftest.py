@@ -79,7 +79,7 @@ Cli = Callable[..., Finished]
 def cli(clean_env: dict[str, str]) -> Cli:
     """Run `python -m localllm ARGS` in a clean environment: `cli("models", "list", env={...}, stdin="")`."""
 
-    def run(*args: str, env: Mapping[str, str] | None = None, stdin: str = "", timeout_s: float = 120) -> Finished:
+    def run(*args: str, env: Mapping[str, str] | None = None, stdin: str = "", timeout_s: float = 250) -> Finished:
         done = subprocess.run(
             [sys.executable, "-m", "localllm", *args],
             env=clean_env | dict(env or {}),
@@ -114,7 +114,7 @@ class RunningServer:
 
     def client(self, **options: object) -> httpx.Client:
         """A fresh HTTP client for this server; close it, or use it in a `with`."""
-        return httpx.Client(base_url=self.url, **({"timeout": 120, "trust_env": False} | options))  # type: ignore[arg-type]
+        return httpx.Client(base_url=self.url, **({"timeout": 250, "trust_env": False} | options))  # type: ignore[arg-type]
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 100) -> int:
         """Send a signal, wait, and return the exit code; a server that is gone already gives its own."""
