@@ -214,7 +214,7 @@ async def dispatch(plan: CommandPlan, ctx: Context, *, actor: Actor | None = Non
             yield reported(preview(plan, ctx))
         return
     if ctx.playback is not None and ctx.playback.answers(plan):
-        events = ctx.playback.played(plan, ctx)
+        events = ctx.playback.played(plan, ctx, () if actor is None else actor.secrets)
     elif plan.where == "server" and not ctx.on_server:
         from .client import send_plan
 

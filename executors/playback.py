@@ -1,7 +1,8 @@
 """`serve --playback`: recorded requests are answered as they were, without a model.
 
-A request is found by its plan's id, so it may come through another door or in another spelling. The same request asked
-several times gets its recorded answers in order, and the last one from then on.
+A request is found by its plan's id, so it may come through another door or in another spelling. Where a recording holds
+`***` for a secret, a request with any text in its place is the recorded one. The same request asked several times gets
+its recorded answers in order, and the last one from then on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..errors import BadInput, LocalLLMError, NotRecorded, error_from_dict
 from ..planner.compare import Difference, differences
 from ..planner.files.recorded import ANSWERS
 from .events import Result, event_from_dict
+from .logbook import HIDDEN
 from .recorder import plan_to_match
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ class Recorded:
     place: str
     plan: dict[str, Any]
     outcome: Mapping[str, Any]
+
+    @property
+    def hidden(self) -> bool:
+        """Whether a secret was taken out of the plan."""
+        return bool(self.outcome.get("hidden"))
 
 
 @define
@@ -74,9 +81,12 @@ class Playback:
         """Whether the plan is for the recording to answer, and not for the server itself."""
         return plan.command not in LIVE
 
-    async def played(self, plan: CommandPlan, ctx: Context) -> Events:
-        """The recorded events and result, or error. Raises NotRecorded with the nearest request."""
-        recorded = self._find(plan, ctx)
+    async def played(self, plan: CommandPlan, ctx: Context, secrets: tuple[str, ...] = ()) -> Events:
+        """The recorded events and result, or error; `secrets` are what whoever asks wants to be kept nowhere.
+
+        Raises NotRecorded with the nearest request.
+        """
+        recorded = self._find(plan_to_match(plan, ctx, secrets))
         outcome = recorded.outcome
         async for raw in self._paced(outcome):
             yield event_from_dict(raw)
@@ -84,11 +94,12 @@ class Playback:
             raise error_from_dict(dict(outcome["error"]))
         yield Result(data=dict(outcome.get("result") or {}), ok=bool(outcome.get("ok", True)))
 
-    def _find(self, plan: CommandPlan, ctx: Context) -> Recorded:
+    def _find(self, raw: dict[str, Any]) -> Recorded:
         from ..planner.identity import plan_id
 
-        raw = plan_to_match(plan, ctx)
         key = plan_id(raw)
+        if key not in self._known:
+            key = next((name for name, each in self._known.items() if each[0].hidden and fits(each[0].plan, raw)), key)
         found = self._known.get(key)
         if found is None:
             raise self._unmatched(raw)
@@ -129,6 +140,42 @@ class Playback:
         fewest = min((len(found) for _, found in compared), default=0)
         closest = [pair for pair in compared if len(pair[1]) == fewest][:MOST_MEASURED]
         return min(closest, key=lambda pair: sum(map(_distance, pair[1])), default=None)
+
+
+def fits(recorded: Any, asked: Any) -> bool:
+    """Whether a value is the recorded one where each `***` stands for any text that is not empty."""
+    if isinstance(recorded, str):
+        return _text_fits(recorded.split(HIDDEN), asked) if isinstance(asked, str) else False
+    if isinstance(recorded, Mapping) and isinstance(asked, Mapping) and len(recorded) == len(asked):
+        left = dict(asked)
+        # plain names first: one of them is no candidate for a hidden one
+        for name in sorted(recorded, key=lambda each: HIDDEN in each):
+            found = [name] if name in left else [each for each in left if fits(name, each)]
+            same = next((each for each in found if fits(recorded[name], left[each])), None)
+            if same is None:
+                return False
+            del left[same]
+        return True
+    if isinstance(recorded, list) and isinstance(asked, list) and len(recorded) == len(asked):
+        return all(map(fits, recorded, asked))
+    return not next(differences(recorded, asked), None)
+
+
+def _text_fits(parts: list[str], text: str) -> bool:
+    """Whether the text is the parts in their order with something between each two."""
+    first, *middle = parts
+    if not middle:
+        return first == text
+    last = middle.pop()
+    if not text.startswith(first):
+        return False
+    at = len(first)
+    for part in middle:
+        found = text.find(part, at + 1)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return text.endswith(last) and len(text) - len(last) > at
 
 
 def load_playback(files: Iterable[str], ctx: Context, *, pace: Pace = "instant") -> Playback:

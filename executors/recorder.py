@@ -189,6 +189,7 @@ class Recorder:
 
 def recorded_step(taken: Taken, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The step that a request becomes; no secret is in it."""
+    from ..planner.codec import dump_plan
     from ..planner.doors import short
     from ..planner.identity import plan_id
 
@@ -206,6 +207,8 @@ def recorded_step(taken: Taken, facts: Mapping[str, Any]) -> dict[str, Any]:
         sampling = sampling_of(raw, data.get("seed"))
         lock = {"model": data.get("model"), **facts, "strict": raw["determinism"] == "strict", "sampling": sampling}
     recorded = {"plan_id": plan_id(raw), "at": _moment(taken.at), "duration_ms": taken.duration_ms, **outcome}
+    if raw != dump_plan(plan):
+        recorded["hidden"] = True  # a playback takes any text for each `***`: it cannot know what the secrets were
     return {**step, "recorded": recorded | ({"lock": lock} if lock else {})}
 
 
