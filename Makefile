@@ -17,6 +17,9 @@ WHEEL_DIR := $(CACHE)/wheels/llama_cpp_python-$(LLAMA_VERSION)$(BUILD_NAME)
 # `=` cannot stand in a target's name.
 STAMP := $(VENV)/installed-$(LLAMA_VERSION)$(subst =,_,$(BUILD_NAME))
 
+# llama.cpp's own benchmark, on the libraries of that wheel.
+LLAMA_BENCH := $(CACHE)/llama-bench/$(LLAMA_VERSION)$(subst =,_,$(BUILD_NAME))/llama-bench
+
 PEER_VERSION := 2026.10.11549
 PEER_VENV := $(CACHE)/peer-venv
 PEER_STAMP := $(PEER_VENV)/installed-$(PEER_VERSION)
@@ -24,7 +27,7 @@ PEER_STAMP := $(PEER_VENV)/installed-$(PEER_VERSION)
 MINUTES ?= 30
 ROUNDS ?= 3
 
-.PHONY: help setup model templates demo test replay serve lint format check schemas bench bench-peer bench-speculation soak clean
+.PHONY: help setup model templates demo test replay serve lint format check schemas bench bench-decode bench-peer bench-speculation soak clean
 
 help:
 	@echo "make setup       create $(VENV), install everything, fetch the small model"
@@ -36,6 +39,7 @@ help:
 	@echo "make check       lint and test"
 	@echo "make schemas     write the JSON Schemas anew from the plan classes"
 	@echo "make bench       measure the dry run, load_plan, the scan, replay and the decode loop"
+	@echo "make bench-decode  measure the decode loop against llama.cpp's llama-bench, built once"
 	@echo "make bench-peer  measure the server against llama.cpp's own (ROUNDS=$(ROUNDS))"
 	@echo "make bench-speculation  measure speculation on against off"
 	@echo "make soak        mixed load on a real server (MINUTES=$(MINUTES))"
@@ -116,6 +120,12 @@ bench: setup
 	$(BIN)/python tests/bench/scan.py
 	$(BIN)/python tests/bench/replay.py
 	$(BIN)/python tests/bench/decode.py
+
+$(LLAMA_BENCH): | $(STAMP)
+	@$(BIN)/python tests/bench/llama_bench.py $@
+
+bench-decode: setup $(LLAMA_BENCH)
+	$(BIN)/python tests/bench/decode.py --llama-bench $(LLAMA_BENCH)
 
 $(PEER_STAMP):
 	$(PYTHON) -m venv $(PEER_VENV)

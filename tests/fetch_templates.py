@@ -40,17 +40,18 @@ def fetch(folder: Path) -> int:
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            archive = _download(Path(scratch))
+            archive = download(Path(scratch))
             unpacked = Path(scratch) / "templates"
             _unpack(archive, unpacked)
             shutil.move(unpacked, folder)
     return len(list(folder.glob("*.jinja")))
 
 
-def _download(scratch: Path) -> Path:
+def download(folder: Path) -> Path:
+    """Put the source distribution of the pinned version into the folder, by pip; the archive."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", PACKAGE]
-    subprocess.run([*command, "--dest", str(scratch), f"{PACKAGE}=={pinned_version()}"], check=True, timeout=600)
-    return next(scratch.glob("*.tar.gz"))
+    subprocess.run([*command, "--dest", str(folder), f"{PACKAGE}=={pinned_version()}"], check=True, timeout=600)
+    return next(folder.glob("*.tar.gz"))
 
 
 def _unpack(archive: Path, folder: Path) -> None:
