@@ -32,6 +32,7 @@ def open_recorder(plan: Serve, write_log: WriteLog) -> Recorder | None:
         return Recorder(
             Path(plan.record).expanduser(),
             max_bytes=plan.record_max_bytes,
+            max_files=plan.record_max_files,
             log=lambda event, fields: write_log("error", event, fields),
         )
     except OSError as error:

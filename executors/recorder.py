@@ -7,12 +7,14 @@ depended on, and appends one line a request. A recording that cannot be written 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,8 @@ MOST_WAITING = 1000
 """Requests that may wait to be written before further ones are lost."""
 LAST_WORDS_S = 10.0
 """How long the end of the server waits for what is still to be written."""
+_RECORDING = re.compile(r"recorded-([0-9]{8}-[0-9]{6})-([0-9]{4,})[.]plan[.]yaml")
+"""The names that recordings are given: when their server began to record, and a number."""
 UNRECORDED = ("auth.", "logs")
 """Plans whose results are secrets, or have no end."""
 
@@ -89,7 +93,12 @@ class Recorder:
     """Records into one folder; `close` writes what is left. `log` is told when writing begins to fail."""
 
     def __init__(
-        self, folder: Path, *, max_bytes: int = 4_000_000, log: WriteLog = lambda _event, _fields: None
+        self,
+        folder: Path,
+        *,
+        max_bytes: int = 4_000_000,
+        max_files: int | None = None,
+        log: WriteLog = lambda _event, _fields: None,
     ) -> None:
         """Raises OSError where the folder cannot be made or written."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +107,7 @@ class Recorder:
         self.lost = 0
         """Requests that could not be written."""
         self._log = log
-        self._files = _Files(folder, max_bytes)
+        self._files = _Files(folder, max_bytes, max_files)
         self._facts: dict[Any, dict[str, Any]] = {}
         self._waiting: queue.Queue[Taken | None] = queue.Queue(MOST_WAITING)
         self._failing = False
@@ -282,12 +291,20 @@ def _moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class _Files:
-    """The files of one recording, each up to a size; only the writer's thread uses it."""
+def _oldest_first(folder: Path) -> list[Path]:
+    """The recordings of a folder under the names that they were given."""
+    named = [(found.groups(), path) for path in folder.iterdir() if (found := _RECORDING.fullmatch(path.name))]
+    return [path for _, path in sorted(named, key=lambda each: (each[0][0], int(each[0][1])))]
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+
+class _Files:
+    """The files of one recording, each up to a size, the newest of their folder up to a number; only the writer's
+    thread uses it."""
+
+    def __init__(self, folder: Path, max_bytes: int, max_files: int | None = None) -> None:
         self.folder = folder
         self.max_bytes = max_bytes
+        self.max_files = max_files
         self.handle: int | None = None
         self.size = 0
         self.number = 0
@@ -332,6 +349,21 @@ class _Files:
                 self.handle = os.open(self.folder / f"{name}.plan.yaml", flags, 0o600)
             except FileExistsError:
                 continue
+            with suppress(OSError):  # some file systems know no locks
+                fcntl.flock(self.handle, fcntl.LOCK_SH)  # while it grows no server takes it away
             head = recording_head(name)
             os.write(self.handle, head)
             self.size = len(head)
+        if self.max_files is not None:
+            self._keep(self.max_files)
+
+    def _keep(self, most: int) -> None:
+        """Remove the oldest recordings where the folder has more; those that a server writes stay, and other files."""
+        for path in _oldest_first(self.folder)[:-most]:
+            with suppress(OSError):
+                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                finally:
+                    os.close(handle)

@@ -67,6 +67,13 @@ class Serve(Loading):
     record_max_bytes: int = option(
         4_000_000, help="Size at which a new recording is begun", ge=10_000, le=15_000_000, group=RECORDING
     )
+    record_max_files: int | None = option(
+        None,
+        help="Recordings the folder keeps, the oldest go first; unset keeps all",
+        ge=1,
+        le=1_000_000,
+        group=RECORDING,
+    )
     playback: tuple[str, ...] = option(
         (),
         help="Recording to answer from, without a model (may be given several times)",

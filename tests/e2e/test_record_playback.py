@@ -217,6 +217,27 @@ def test_recordings_are_rotated_by_size_and_a_killed_server_leaves_whole_steps(e
     assert all(path.stat().st_size <= 10_000 for path in files_of(tmp_path / "r"))
 
 
+def test_the_oldest_recordings_go_where_a_number_is_given(echo_server_at, tmp_path):
+    folder = tmp_path / "r"
+    folder.mkdir()
+    old, mine = folder / "recorded-20200101-000000-0001.plan.yaml", folder / "kept.plan.yaml"
+    for path in (old, mine):
+        path.write_text("steps: []\n")
+    flags = ("--record", str(folder), "--record-max-bytes", "10000", "--record-max-files", "2")
+    server = echo_server_at(tmp_path, *flags)
+    with client_of(server) as client:
+        for number in range(30):
+            client.chat.completions.create(model="echo", messages=[{"role": "user", "content": f"number {number}"}])
+    assert server.stop() == 0
+    left = files_of(folder)
+
+    assert mine in left
+    assert old not in left
+    assert len(left) == 3
+    assert int(left[-1].name.split("-")[3][:4]) > 2
+    assert "number 29" in left[-1].read_text()
+
+
 def test_a_folder_that_cannot_be_written_is_refused_at_the_start(cli, tmp_path):
     (tmp_path / "file").write_text("")
     done = cli("serve", "--backend", "echo", "--port", "0", "--record", str(tmp_path / "file"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,34 @@ def recorded(make_context: MakeContext, tmp_path: Path) -> Callable[..., list[st
         return [str(path) for path in files]
 
     return record
+
+
+@pytest.mark.parametrize("most, left", [(None, 4), (1, 2), (3, 3)])
+def test_the_oldest_recordings_go_but_none_that_grows_and_nothing_else(
+    make_context: MakeContext, tmp_path: Path, most: int | None, left: int
+) -> None:
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    names = ("recorded-20200101-000000-9999", "recorded-20200101-000000-10000", "recorded-20200102-000000-0001")
+    for name in (*names, "recorded-20200101-000000-0001-kept"):
+        (folder / f"{name}.plan.yaml").write_text("steps: []\n")
+
+    async def session() -> None:
+        ctx = make_context(backend="echo", on_server=True)
+        ctx.recorder = Recorder(folder, max_files=most)
+        await answered(chat("hello"), ctx)
+        await ctx.recorder.close()
+        await ctx.aclose()
+
+    with (folder / f"{names[1]}.plan.yaml").open() as grows:
+        fcntl.flock(grows, fcntl.LOCK_SH)
+        asyncio.run(session())
+    found = sorted(path.name.removesuffix(".plan.yaml") for path in folder.iterdir())
+
+    assert "recorded-20200101-000000-0001-kept" in found
+    assert names[1] in found
+    assert (names[0] in found) is (most is None)
+    assert len(found) == left + 1
 
 
 @pytest.fixture
