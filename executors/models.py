@@ -103,6 +103,7 @@ def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
     if ctx.on_server:
         evicted = () if spec is None else ctx.runtime.would_evict(spec)
         resolved["would_evict"] = list(evicted)
+        resolved["limits"] = {name: getattr(ctx.settings, name) for name in LIMITS}
         diff = _load_diff(plan, ctx, resolved.get("model_id"), evicted)
         there = find_loaded(ctx, resolved.get("model_id", ""))
         if there is not None:
@@ -110,7 +111,7 @@ def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
             warnings += _kept_as_it_is(plan, there)
     else:
         unknown += [
-            f"which models the server has loaded already, and which would be evicted: {ASK_SERVER}",
+            f"which models the server has loaded already, its limits, and which would be evicted: {ASK_SERVER}",
             f"how much memory is free where the server runs: {ASK_SERVER}",
         ]
     return Facts(
@@ -122,6 +123,10 @@ def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
         warnings=warnings,
         diff=diff,
     )
+
+
+LIMITS = ("max_loaded", "memory_budget_bytes", "idle_ttl_s")
+"""Settings that decide which models make room for another; null is no limit."""
 
 
 def _load_diff(plan: ModelsLoad, ctx: Context, model_id: str | None, evicted: tuple[str, ...]) -> dict[str, Any]:

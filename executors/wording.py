@@ -8,6 +8,7 @@ from typing import Any
 
 from .events import Result
 from .plan_wording import PLAN_FORMS
+from .residency_wording import TOLD, residency_lines
 from .terminal import facts, plural, printable, printable_text, size, table
 from .traffic import traffic_text
 
@@ -106,7 +107,8 @@ def report_text(report: Mapping[str, Any]) -> str:
         lines += [f"before: {json.dumps(diff.get('before'))}", f"after:  {json.dumps(diff.get('after'))}"]
     resolved = report.get("resolved") or {}
     if resolved:
-        lines.append(facts(_flat(resolved)))
+        lines.append(facts(_flat({name: value for name, value in resolved.items() if name not in TOLD})))
+    lines += residency_lines(resolved)
     lines += [f"unknown: {printable(item)}" for item in report.get("unknown") or ()]
     lines += [f"warning: {printable(item)}" for item in report.get("warnings") or ()]
     return "\n".join(line for line in lines if line) + "\n"

@@ -72,8 +72,9 @@ async def _facts(model_id: str, ctx: Context) -> dict[str, Any]:
     try:
         return await _facts_of_server(model_id, ctx)
     except ServerUnreachable:
-        # it was answered in this process
-        return await in_thread(served_fingerprint, ctx, model_id, find_loaded(ctx, model_id))
+        loaded = find_loaded(ctx, model_id)
+        # what is not loaded here was answered by a server that is gone, or too busy to say: nothing is known of it
+        return {} if loaded is None else await in_thread(served_fingerprint, ctx, model_id, loaded)
     except LocalLLMError:
         return {}
 

@@ -43,6 +43,7 @@ def test_the_server_tells_what_a_load_and_an_unload_would_take_away(cli, server,
     load = json.loads(cli(*DRY, "--ask-server", "models", "load", "second", env=running.env).out)
     unload = json.loads(cli(*DRY, "--ask-server", "models", "unload", "first", env=running.env).out)
     words = cli("--dry-run", "--ask-server", "models", "unload", "first", env=running.env).out
+    load_words = cli("--dry-run", "--ask-server", "models", "load", "second", env=running.env).out
     offline = json.loads(cli(*DRY, "models", "unload", "first", env=running.env).out)
     status = json.loads(cli("--output", "json", "status", env=running.env).out)
 
@@ -50,6 +51,9 @@ def test_the_server_tells_what_a_load_and_an_unload_would_take_away(cli, server,
     assert (load["diff"]["before"]["loaded"], load["diff"]["after"]["loaded"]) == (["first"], ["second"])
     assert (unload["diff"]["before"]["loaded"], unload["diff"]["after"]["loaded"]) == (["first"], [])
     assert 'before: {"loaded": ["first"]' in words
+    assert (
+        "evicts: `first`, to make room\nlimits: 1 loaded model at most (`max_loaded`); no memory budget" in load_words
+    )
     assert "diff" not in offline
     assert any("`--ask-server` tells" in each for each in offline["unknown"])
     assert [model["model_id"] for model in status["models"]] == ["first"]

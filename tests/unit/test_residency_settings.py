@@ -11,6 +11,7 @@ from localllm.api.host import own_settings
 from localllm.executors.context import Context
 from localllm.executors.dispatch import dispatch, preview
 from localllm.executors.events import Result
+from localllm.executors.wording import report_text
 from localllm.planner.codec import load_plan
 from localllm.planner.plans.serve import Serve
 from localllm.runtime.types import LoadSpec
@@ -37,6 +38,7 @@ def test_the_dry_run_of_a_load_on_a_server_says_what_would_make_room(make_contex
 
     before, after, status = asyncio.run(told())
     assert before["resolved"]["would_evict"] == ["older"]
+    assert before["resolved"]["limits"] == {"max_loaded": 1, "memory_budget_bytes": None, "idle_ttl_s": None}
     assert before["diff"] == {"before": {"loaded": ["older"]}, "after": {"loaded": ["echo"]}}
     assert after["resolved"]["would_evict"] == []
     assert [model["model_id"] for model in status["models"]] == ["echo"]
@@ -131,3 +133,17 @@ def test_what_the_strict_lane_takes_counts_once_it_is_asked_for() -> None:
     assert entry.snapshot().memory["strict_lane_bytes"] == 40
     assert entry.snapshot().memory["total_bytes"] == 140
     assert entry.resident().memory_bytes == 140
+
+
+def test_the_text_of_a_load_s_dry_run_names_what_would_go_and_the_limits_that_hold() -> None:
+    limits = {"max_loaded": 1, "memory_budget_bytes": 4_000_000_000, "idle_ttl_s": 600}
+    bounded = report_text({"resolved": {"model_id": "new", "would_evict": ["older", "old\x1b"], "limits": limits}})
+    free = report_text({"resolved": {"model_id": "new", "would_evict": [], "limits": dict.fromkeys(limits)}})
+
+    assert "evicts: `older`, `old\\x1b`, to make room\n" in bounded
+    assert (
+        "limits: 1 loaded model at most (`max_loaded`); 4.0 GB for all models together (`memory_budget_bytes`); "
+        "models unused for 600 s go (`idle_ttl_s`)\n"
+    ) in bounded
+    assert "evicts: no other model\nlimits: any number of loaded models; no memory budget; unused models stay" in free
+    assert "evicts" not in report_text({"resolved": {"model_id": "new"}})
