@@ -249,8 +249,7 @@ class Engine:
             n_prompt=len(prompt),
             limit=limit,
             share=request.cache_prompt and not self._strict,
-            # what is guessed depends on other requests and on the clock, and makes other steps of the same request
-            speculate=request.cache_prompt or request.sampling.seed is None,
+            repeatable=not request.cache_prompt and request.sampling.seed is not None,
         )
         sampler = self.backend.open_sampler(request.sampling, seed, prompt)
         thinking = Thinking(run.work.thinking) if run.work.thinking is not None else None

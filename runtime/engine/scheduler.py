@@ -230,6 +230,8 @@ class Scheduler:
             if not self._has_room(sequence):
                 return
             self.waiting.popleft()
+            if sequence.repeatable and not self.running:
+                self._clear_pool()
             sequence.seq_id = self._take_id()
             self.running.append(sequence)
             self._find_prefix(sequence)
@@ -352,7 +354,8 @@ class Scheduler:
         if not prompts:
             return []
         busy = sum(share.count for share in others)
-        rows = self._budget(busy) - busy
+        repeatable = all(sequence.repeatable for sequence in prompts)
+        rows = self._budget(busy, fixed=self.limits.fixed_chunk or (repeatable and not busy)) - busy
         outputs = self.limits.n_outputs - sum(share.n_outputs for share in others)
         first = min(prompts, key=lambda sequence: sequence.order)
         counts = dict.fromkeys(prompts, 0)
@@ -366,10 +369,10 @@ class Scheduler:
         last = [chunk for chunk in chunks if chunk.n_outputs][max(outputs, 0) :]
         return [chunk for chunk in chunks if chunk not in last]
 
-    def _budget(self, busy: int) -> int:
+    def _budget(self, busy: int, *, fixed: bool) -> int:
         """Rows of a step in which `busy` rows belong to running answers."""
         limits = self.limits
-        if limits.fixed_chunk:
+        if fixed:
             return limits.n_batch
         if not busy:
             return self.cost.rows_within(limits.quiet_s, least=min(64, limits.n_batch), most=limits.n_batch)
@@ -434,6 +437,12 @@ class Scheduler:
         del self._parked[key]
         self._tree.drop(key)
         self.operations.append(Discard(key))
+
+    def _clear_pool(self) -> None:
+        """Leave no idle prefix in the pool: which cells a sequence gets decides how sums over them round."""
+        while self._idle:
+            if not self._park():
+                self._evict()
 
     def _evict(self) -> bool:
         """Drop the idle prefix that was not used for longest."""

@@ -22,7 +22,9 @@ class Sequence:
     """`tokens` never grows beyond it."""
     share: bool = True
     """Whether it may reuse and leave behind cached prefixes."""
-    speculate: bool = True
+    repeatable: bool = False
+    """Whether its steps must not depend on what was said before: where it begins alone, the pool is empty then, its
+    chunks are fixed, and nothing is guessed."""
     seq_id: int = -1
     """The backend's sequence while it runs, else -1."""
     computed: int = 0

@@ -140,7 +140,7 @@ class Speculator:
         self._guesses.clear()
         for sequence in sequences:
             sequence.draft = []
-            if sequence.speculate and (guess := self._guess(sequence)) is not None:
+            if not sequence.repeatable and (guess := self._guess(sequence)) is not None:
                 self._guesses[sequence] = guess
         for sequence, count in self._bet(sequences, most).items():
             sequence.draft = self._guesses[sequence].tokens[:count]

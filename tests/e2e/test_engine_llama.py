@@ -136,6 +136,28 @@ def test_a_burst_with_one_long_new_prefix_computes_it_once(asking: Asking) -> No
     assert [told.done.usage.cached_tokens > prompts[0] * 0.9 for told in tolds] == [False] + [True] * 5
 
 
+def test_answers_that_were_stopped_for_want_of_cells_go_on_as_the_model_would(backend: Backend) -> None:
+    empty(backend)
+    engine = Engine(backend)
+    engine.scheduler.limits = evolve(engine.scheduler.limits, n_cells=160)
+    engine.scheduler.cells.capacity = 160
+    asking = Asking(backend, engine)
+    kept: dict[str, list[int]] = {}
+    answer_tokens(engine, kept)
+    prompts = [backend.tokenize(chat(question)) for question in QUESTIONS[:4]]
+    tolds = [asking.submit(prompt, max_tokens=40) for prompt in prompts]
+    asking.run()
+    engine.close()
+
+    assert engine.scheduler.preemptions > 0
+    for number, (told, prompt) in enumerate(zip(tolds, prompts, strict=True), 1):
+        told.check_order()
+        tokens = kept[f"r{number}"]
+        gaps, _logprobs = rescored(backend, prompt, tokens)
+        assert told.done.usage.completion_tokens == len(tokens)
+        assert max(gaps) <= 1.0
+
+
 def test_parked_cells_come_back_as_they_were(backend: Backend) -> None:
     empty(backend)
     prompt = backend.tokenize(chat(QUESTIONS[0]))
@@ -223,6 +245,19 @@ def test_without_a_seed_answers_differ_and_greedy_ones_do_not(asking: Asking) ->
 
     assert len({told.text for told in hot}) > 1
     assert greedy[0].text == greedy[1].text
+
+
+@pytest.mark.parametrize("more", ["", " ".join(f"number {i}" for i in range(90))], ids=["short", "long"])
+def test_a_seeded_answer_without_a_cache_repeats_on_an_idle_engine(asking: Asking, more: str) -> None:
+    prompt, sampling = chat(f"Write a line about rain. {more}"), Sampling(temperature=1.0, seed=7)
+    asking.ask(prompt, sampling=sampling, max_tokens=20)
+    texts = []
+    for i in range(3):
+        texts.append(asking.ask(prompt, sampling=sampling, max_tokens=20, cache_prompt=False).text)
+        asking.ask(chat(f"Tell me about {i} cats and dogs."), max_tokens=3 + 9 * i)
+
+    assert len(set(texts)) == 1
+    assert asking.ask(prompt, sampling=evolve(sampling, seed=8), max_tokens=20, cache_prompt=False).text != texts[0]
 
 
 @pytest.mark.parametrize(

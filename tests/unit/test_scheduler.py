@@ -312,3 +312,32 @@ def test_what_an_answer_was_forced_to_say_is_computed_in_pieces_where_a_step_tak
     sequence.tokens.extend(range(20, 40))
 
     assert [(share.count, share.n_outputs) for _ in range(3) for share in step(scheduler)] == [(8, 0), (8, 0), (5, 1)]
+
+
+def test_a_repeatable_sequence_that_begins_alone_finds_an_empty_pool_and_fixed_chunks() -> None:
+    scheduler = scheduler_with({1: 0.01, 64: 10.0})
+    old = sequence_of("old", list(range(40)))
+    scheduler.add(old)
+    step(scheduler)
+    scheduler.release(old)
+    again = Sequence(
+        request_id="again", index=0, tokens=list(range(150)), n_prompt=150, limit=200, share=False, repeatable=True
+    )
+    scheduler.add(again)
+
+    assert [share.count for _ in range(3) for share in step(scheduler)] == [64, 64, 22]
+    assert scheduler.cells.used == 150
+
+
+def test_a_repeatable_sequence_that_comes_beside_others_leaves_them_alone() -> None:
+    scheduler = scheduler_with()
+    kept, runs = sequence_of("kept", list(range(40))), sequence_of("runs", [9] * 5)
+    for sequence in (kept, runs):
+        scheduler.add(sequence)
+    step(scheduler)
+    scheduler.release(kept)
+    beside = Sequence(request_id="b", index=0, tokens=[5] * 8, n_prompt=8, limit=50, share=False, repeatable=True)
+    scheduler.add(beside)
+    step(scheduler)
+
+    assert scheduler.idle_cells == 40
