@@ -14,7 +14,7 @@ TOLD = ("would_evict", "limits")
 def residency_lines(resolved: Mapping[str, Any]) -> list[str]:
     """A line for the models that would be evicted and one for the limits; none where the report does not know."""
     lines: list[str] = []
-    if "would_evict" in resolved:
+    if "would_evict" in resolved and "model_id" in resolved:  # of an unknown model nothing can be said
         names = ", ".join(f"`{printable(name)}`" for name in resolved["would_evict"])
         lines.append(f"evicts: {names}, to make room" if names else "evicts: no other model")
     if "limits" in resolved:
