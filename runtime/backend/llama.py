@@ -415,7 +415,7 @@ def _open_context(
     _set_adapters(context, adapters, spec)
     on_progress("context", 1.0)
     n_swa = llama_cpp.llama_model_n_swa(model)
-    # a sliding window's cache has already dropped what an older prefix would need
+    # what lies behind a sliding window may have been written over, and an older prefix would need it
     shares = not recurrent and n_swa == 0
     n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
     bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
@@ -455,12 +455,20 @@ def _open_context(
         metadata=_metadata(model),
         applied=applied,
         origins={name: parameters.origins[name] for name in applied},
-        warnings=(*parameters.warnings, *what_failed(log.lines)),
+        warnings=(*parameters.warnings, *what_failed(log.lines), *_whole_prompts(recurrent=recurrent, n_swa=n_swa)),
         memory=_memory_of(log) | _estimated(parameters, log) | {"model_bytes": llama_cpp.llama_model_size(model)},
     )
     backend = LlamaBackend(info, model, context, vocab)
     backend._spec, backend._adapters = spec, adapters
     return backend
+
+
+def _whole_prompts(*, recurrent: bool, n_swa: int) -> tuple[str, ...]:
+    """What people should know of a model whose memory cannot be shared: it is slower at conversations."""
+    if not recurrent and not n_swa:
+        return ()
+    why = "its memory is a state" if recurrent else f"its attention slides over {n_swa} tokens"
+    return (f"each prompt is computed whole, and no answer is guessed ahead: {why}, which is never used again in part",)
 
 
 def _estimated(parameters: LoadParameters, log: NativeLog) -> dict[str, Any]:

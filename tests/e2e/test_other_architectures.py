@@ -82,9 +82,10 @@ def test_answers_in_turns_and_together_are_the_bare_loops(tmp_path: Path, name: 
 
 @pytest.mark.parametrize(("name", "reuses"), [("llama", True), ("mamba", False), ("gemma", False)])
 def test_only_memory_that_can_be_shared_is_reused(tmp_path: Path, name: str, reuses: bool) -> None:
-    _model, in_turns, _together = ask(spec_of(WRITERS[name](tmp_path / "m.gguf")), [FIRST, FIRST, [*FIRST, 300]])
+    model, in_turns, _together = ask(spec_of(WRITERS[name](tmp_path / "m.gguf")), [FIRST, FIRST, [*FIRST, 300]])
 
     assert [cached > 0 for _texts, cached in in_turns] == [False, reuses, reuses]
+    assert any("each prompt is computed whole" in warning for warning in model.warnings) is not reuses
 
 
 def test_an_adapter_changes_the_answer_as_in_the_bare_loop(tmp_path: Path) -> None:
