@@ -21,6 +21,7 @@ from .texts import JsonReader, TextFault, compose, loader, scalar
 
 LISTS = ("steps", "finally")
 """The keys of a plan file whose items are steps."""
+NOT_SURE = (Unsure, TextFault, ValueError, IndexError, RecursionError)
 _UNLIKE_YAML = re.compile("[\r\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\\\\u[dD][89a-fA-F]|[0-9]{4001}")
 """What YAML reads otherwise than JSON, or does not take at all."""
 
@@ -38,9 +39,17 @@ def read_outline(text: str, *, is_json: bool) -> Outline:
     for read in (_json,) if is_json else (_recording, _yaml):
         try:
             return read(text)
-        except (Unsure, TextFault, ValueError, IndexError, RecursionError):
+        except NOT_SURE:
             continue
     return _composed(text, is_json)
+
+
+def read_recording(text: str) -> Packed | None:
+    """The steps of a recording as the recorder writes it, each on a line of its own; None for any other text."""
+    try:
+        return _recording(text).lists["steps"]
+    except NOT_SURE:
+        return None
 
 
 def _composed(text: str, is_json: bool) -> Outline:

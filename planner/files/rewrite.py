@@ -10,6 +10,7 @@ from typing import Any
 from attrs import frozen
 
 from .nodes import Node, Path, plain
+from .outline import read_recording
 from .texts import compose, scalar
 
 Edits = Mapping[Path, Any]
@@ -28,6 +29,9 @@ class _Change:
 def rewrite(text: str, edits: Edits, *, is_json: bool) -> str:
     """The text with new values at some paths; only what differs is touched. Raises TextFault, and KeyError for a path
     whose parent does not exist."""
+    recorded = None if is_json else _rewrite_lines(text, edits)
+    if recorded is not None:
+        return recorded
     root = compose(text, is_json=is_json)
     changes: list[_Change] = []
     for path, value in edits.items():
@@ -45,6 +49,24 @@ def rewrite(text: str, edits: Edits, *, is_json: bool) -> str:
     for change in sorted(changes, key=lambda change: change.start, reverse=True):
         text = text[: change.start] + change.text + text[change.end :]
     return text
+
+
+def _rewrite_lines(text: str, edits: Edits) -> str | None:
+    """A recording with each of its steps rewritten for itself, which takes a fraction of the memory of the whole; None
+    for any other text, and for edits outside of its steps."""
+    steps = read_recording(text)
+    if steps is None or not all(len(path) > 2 and path[0] == "steps" for path in edits):
+        return None
+    by_line: dict[int, dict[Path, Any]] = {}
+    for path, value in edits.items():
+        if not isinstance(path[1], int) or path[1] >= len(steps):
+            raise KeyError(path)
+        line, _ = steps.place(path[1])
+        by_line.setdefault(line - 1, {})[(0, *path[2:])] = value
+    lines = text.split("\n")
+    for number, own in by_line.items():
+        lines[number] = rewrite(lines[number], own, is_json=False)
+    return "\n".join(lines)
 
 
 def dump_yaml(value: Any) -> str:

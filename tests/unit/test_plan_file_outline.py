@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from localllm.planner.files import outline as outlines
+from localllm.planner.files import rewrite
 from localllm.planner.files.load import load_plan_files
 from localllm.planner.files.outline import Outline, read_outline
 from localllm.planner.files.packed import Unsure
@@ -156,6 +157,24 @@ def test_what_the_recorder_writes_is_read_the_short_way() -> None:
     assert found.lists["steps"].place(1) == (6, 3)
     with pytest.raises(Unsure):
         outlines._recording(HEAD + "- [1]\n")
+
+
+def test_a_recording_is_rewritten_line_by_line_as_it_is_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = {"name": "a", "plan": {"command": "chat"}, "expect": {"ok": True}, "recorded": {"x": [1.5, "é 🙂"]}}
+    text = HEAD + "# a comment\n" + recording_line(step).decode() * 3 + "# the end\n"
+    edits = {
+        ("steps", 0, "recorded"): {"x": [1.5, "other"], "y": {"new\x7f": None}},
+        ("steps", 2, "expect", "exit_code"): 3,
+        ("steps", 2, "recorded", "x", 0): 2,
+    }
+    by_lines = rewrite.rewrite(text, edits, is_json=False)
+    with pytest.raises(KeyError):
+        rewrite.rewrite(text, {("steps", 3, "name"): "b"}, is_json=False)
+    monkeypatch.setattr(rewrite, "_rewrite_lines", lambda *_: None)
+
+    assert by_lines == rewrite.rewrite(text, edits, is_json=False)
+    assert [line.startswith("#") for line in by_lines.splitlines()[4:]] == [True, False, False, False, True]
+    assert by_lines.splitlines()[6] == text.splitlines()[6]
 
 
 def test_a_text_without_libyaml_has_the_same_outline(monkeypatch: pytest.MonkeyPatch) -> None:
