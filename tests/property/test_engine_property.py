@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import hypothesis.strategies as st
@@ -12,6 +13,7 @@ from localllm.errors import Interrupted
 from localllm.runtime.engine.cells import Cells
 from localllm.runtime.engine.prefix import PrefixTree, common_length
 from localllm.runtime.engine.text import TextStream
+from localllm.runtime.types import Constraint, Done, Sampling
 
 SEQ_IDS = st.integers(0, 3)
 TOKENS = st.lists(st.integers(0, 3), max_size=12)
@@ -132,18 +134,26 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.asking = echo(n_slots=3, n_batch=16, n_ctx=120, pool=160, max_queue=4)
         self.tolds: dict[str, tuple[Told, str]] = {}
+        self.forms: dict[str, tuple[Told, int, int]] = {}
         self.cancelled: set[str] = set()
-        self.first_rows: list[int] = []
 
     @rule(text=WORDS, cache=st.booleans())
     def come(self, text: str, cache: bool) -> None:
         told = self.asking.submit(chat(text), cache_prompt=cache)
         self.tolds[f"r{self.asking.count}"] = (told, text)
 
-    @precondition(lambda self: self.tolds)
+    @rule(size=st.integers(1, 60), n=st.integers(1, 2), cache=st.booleans())
+    def come_with_a_form(self, size: int, n: int, cache: bool) -> None:
+        """Nearly all of such an answer is forced, and a step may not take it at once."""
+        constraint = Constraint(kind="regex", source=f"[ab]x{{{size}}}[ab]")
+        sampling = Sampling(seed=1)
+        told = self.asking.submit(chat("a"), constraint=constraint, n=n, cache_prompt=cache, sampling=sampling)
+        self.forms[f"r{self.asking.count}"] = (told, size, n)
+
+    @precondition(lambda self: self.tolds or self.forms)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.sampled_from(sorted(self.tolds)))
+        request_id = data.draw(st.sampled_from(sorted([*self.tolds, *self.forms])))
         self.asking.engine.cancel(request_id)
         self.cancelled.add(request_id)
 
@@ -175,6 +185,12 @@ class Life(RuleBasedStateMachine):
             if not isinstance(last, Exception):
                 assert told.text == text
             elif isinstance(last, Interrupted):
+                assert request_id in self.cancelled
+        for request_id, (told, size, n) in self.forms.items():
+            told.check_order(n)
+            if isinstance(told.outputs[-1], Done):
+                assert all(re.fullmatch(f"[ab]x{{{size}}}[ab]", told.text_of(i)) for i in range(n))
+            elif isinstance(told.outputs[-1], Interrupted):
                 assert request_id in self.cancelled
         scheduler = self.asking.engine.scheduler
         self.asking.engine._do_operations()

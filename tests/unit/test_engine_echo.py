@@ -445,6 +445,22 @@ def test_a_grammar_that_cannot_be_read_is_refused(kind: str, source: str) -> Non
     assert isinstance(error, BadInput)
 
 
+@pytest.mark.parametrize(
+    ("kind", "source", "form"),
+    [
+        ("regex", "[0-9]{2}-x", "[0-9]{2}-x"),
+        ("lark", 'start: "a" NUMBER\nNUMBER: /[0-9]{3}/', "a[0-9]{3}"),
+        ("gbnf", 'root ::= "<" ("yes" | "no") ">"', "<(yes|no)>"),
+        ("json_schema", {"enum": ["red", "blue"]}, '"(red|blue)"'),
+    ],
+)
+def test_each_kind_of_constraint_is_kept(kind: Any, source: Any, form: str) -> None:
+    told = echo(tokens="bytes").ask(chat("free text"), constraint=Constraint(kind=kind, source=source), max_tokens=80)
+
+    assert told.reason == "stop"
+    assert re.fullmatch(form, told.text)
+
+
 def test_a_trigger_binds_the_answer_from_its_text_on() -> None:
     told = echo(tokens="bytes").ask(
         chat("free text <call>{bad} and more"),
