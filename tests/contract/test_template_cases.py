@@ -52,7 +52,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     options = ["--models-dir", str(folder / "models"), "--config", str(folder / "config.toml")]
     command = [sys.executable, "-m", "localllm", "replay", str(FILE), "--report", f"json={folder}/report.json"]
     done = subprocess.run(
-        [*command, *options], env=environment_under(folder), capture_output=True, text=True, timeout=100
+        [*command, *options], env=environment_under(folder), capture_output=True, text=True, timeout=250
     )
     assert re.search(r"passed=\d+ failed=\d+ skipped=\d+ total=\d+ score=", done.stdout), done.stdout + done.stderr
     (suite,) = json.loads((folder / "report.json").read_text())["suites"]

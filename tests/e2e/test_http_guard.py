@@ -65,7 +65,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningSe
         env=env,
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=200,
     )
     key = json.loads(made.stdout)["key"]
     server = start_server(folder, ("--backend", "echo"), env)

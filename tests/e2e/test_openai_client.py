@@ -14,7 +14,7 @@ WORDS = ("apple", "bridge", "candle", "dragon", "engine", "forest", "guitar", "h
 
 
 def client_of(server) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=120)
+    return OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=250)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class GetTime(BaseModel):
 
 @pytest.fixture(scope="module")
 def client(model_server: Any) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{model_server.url}/v1", api_key="unused", max_retries=0, timeout=120) as client:
+    with OpenAI(base_url=f"{model_server.url}/v1", api_key="unused", max_retries=0, timeout=250) as client:
         yield client
 
 

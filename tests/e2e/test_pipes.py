@@ -15,7 +15,7 @@ COMMANDS = ["version", "config list", "--help", "--dry-run chat hello", "models 
 
 def shell(script: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        ["bash", "-c", script], env=env, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL
     )
 
 

@@ -20,7 +20,7 @@ KEY = "sk-abcdefghijklmnopqrstuv"
 
 
 def client_of(server) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=60)
+    return OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=200)
 
 
 def chunks_of(server, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def session(tmp_path_factory, echo_server_at) -> Iterator[dict[str, Any]]:
         session["text"] = client.completions.create(model="echo", prompt="once upon").model_dump()
     session["chunks"] = chunks_of(server, {**HELLO, "temperature": 0})
     with httpx.Client(
-        base_url=server.url, trust_env=False, timeout=60, headers={"authorization": f"Bearer {KEY}"}
+        base_url=server.url, trust_env=False, timeout=200, headers={"authorization": f"Bearer {KEY}"}
     ) as http:
         body = {"model": "echo", "messages": [{"role": "user", "content": f"my key is {KEY} keep it"}]}
         http.post("/v1/chat/completions", json=body)
@@ -144,14 +144,14 @@ def test_it_lists_the_models_that_were_asked_and_is_ready(played):
     with client_of(played) as client:
         ids = [model.id for model in client.models.list()]
         assert client.models.retrieve("echo").id == "echo"
-    with httpx.Client(base_url=played.url, trust_env=False, timeout=60) as http:
+    with httpx.Client(base_url=played.url, trust_env=False, timeout=200) as http:
         assert http.get("/ready").status_code == 200
 
     assert "echo" in ids
 
 
 def test_an_administration_plan_is_played_back_and_one_that_is_not_recorded_runs_nowhere(session, played):
-    with httpx.Client(base_url=played.url, trust_env=False, timeout=60) as http:
+    with httpx.Client(base_url=played.url, trust_env=False, timeout=200) as http:
         unload = http.post("/admin/plans", json={"plan": {"command": "models.unload", "all": True}})
         load = http.post("/admin/plans", json={"plan": {"command": "models.load", "model": "echo"}})
         status = http.post("/admin/plans", json={"plan": {"command": "status"}})

@@ -120,7 +120,7 @@ def test_a_dry_run_imports_nothing_heavy(command: str, tmp_path: Path) -> None:
         [sys.executable, "-c", code, json.dumps(plan_of(command, tmp_path)), heavy, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 
