@@ -27,7 +27,7 @@ Ask = Callable[[str], "Events"]
 def asking_facts(plan: Chat | Complete, ctx: Context) -> tuple[Facts, Entry | None]:
     """Which file the name means here, and what a dry run cannot know; whether a server answers is not asked."""
     unknown = (
-        [] if ctx.on_server else [f"whether a server answers at `{ctx.settings.server}`; without one it runs here"]
+        [] if ctx.on_server else [f"whether a server listens at `{ctx.settings.server}`; without one it runs here"]
     )
     resolved: dict[str, Any] = {}
     preconditions: tuple[dict[str, Any], ...] = ()
@@ -66,14 +66,19 @@ def asking_facts(plan: Chat | Complete, ctx: Context) -> tuple[Facts, Entry | No
 
 
 async def asked(plan: Chat | Complete, ctx: Context, ask: Ask) -> Events:
-    """Send the plan to the server that answers; on a server or without one, load the model here and ask it."""
-    if not ctx.on_server and await server_answers(ctx):
-        from .client import send_plan
+    """Send the plan to the server that answers; on a server or without one, load the model here and ask it.
 
-        async with aclosing(send_plan(plan, ctx)) as events:  # type: ignore[type-var]
-            async for event in events:
-                yield event
-        return
+    Raises ServerUnreachable where something listens and does not answer.
+    """
+    if not ctx.on_server:
+        if await server_answers(ctx):
+            from .client import send_plan
+
+            async with aclosing(send_plan(plan, ctx)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    yield event
+            return
+        yield Progress(stage="note", message=f"no server at `{ctx.settings.server}`, so this process loads the model")
     model: LoadedModel | None = None
     async for step in loading(ctx, plan.model):
         if isinstance(step, Progress):
@@ -88,12 +93,18 @@ async def asked(plan: Chat | Complete, ctx: Context, ask: Ask) -> Events:
 
 
 async def server_answers(ctx: Context) -> bool:
-    """Whether a localllm server answers at the setting `server`."""
+    """Whether a localllm server answers at the setting `server`; False only where nothing listens.
+
+    Raises ServerUnreachable for a server that is slow and for a stranger: nobody's answer may come from another place
+    than was meant.
+    """
     from .client import find_server
 
     try:
         await find_server(ctx)
-    except ServerUnreachable:
+    except ServerUnreachable as error:
+        if error.data.get("found") != "nothing":
+            raise
         return False
     return True
 

@@ -217,10 +217,11 @@ async def port(ctx: Context) -> Finding:
         return _ok("port", f"port {settings.port} on {settings.host} is free")
     try:
         await find_server(evolve(ctx, settings=evolve(settings, server=server_url(settings.host, settings.port))))
-    except ServerUnreachable:
+    except ServerUnreachable as error:
+        holder = "something that does not answer" if error.data.get("found") == "silence" else "another program"
         return _fail(
             "port",
-            f"another program holds port {settings.port} on {settings.host}",
+            f"{holder} holds port {settings.port} on {settings.host}",
             "choose another with `localllm config set port NUMBER`",
         )
     return _ok("port", f"port {settings.port} is held by the running server")
@@ -237,6 +238,8 @@ async def server(ctx: Context) -> Finding:
         other = live_instance(ctx.settings.state_dir)
         if other is not None:
             return _warn("server", error.message, f"one runs at {other.url}: pass it with `--server`")
+        if error.data.get("found") == "silence":
+            return _warn("server", error.message, "`chat` fails until it answers, and does not load the model itself")
         return _ok("server", "no server runs; `localllm serve` starts one")
     return _ok("server", f"localllm {found.version} answers at {found.url}")
 

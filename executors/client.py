@@ -26,6 +26,7 @@ PROBE_TIMEOUT_S = 10.0
 """A port that nobody listens on says so at once; a server on a machine that computes on every core may take seconds."""
 CONNECT_TIMEOUT_S = 5.0
 START_HINT = "start one with `localllm serve`, or name another with `--server`"
+SILENT_HINT = "`localllm status` tells when it answers again; another one is named with `--server`"
 
 
 @frozen(kw_only=True)
@@ -38,7 +39,11 @@ class ServerInfo:
 
 
 async def find_server(ctx: Context) -> ServerInfo:
-    """The server at the setting `server`. Raises ServerUnreachable where none of ours answers."""
+    """The server at the setting `server`. Raises ServerUnreachable where none of ours answers.
+
+    The error's `data["found"]` is `nothing` where the connection was refused or the name means nothing, `stranger`
+    where another program answers, and `silence` where something listens that may be a server too busy to answer.
+    """
     async with connect(ctx) as http:
         return await _probe(http, ctx.settings.server)
 
@@ -46,7 +51,8 @@ async def find_server(ctx: Context) -> ServerInfo:
 async def send_plan(plan: CommandPlan, ctx: Context, *, dry_run: bool = False) -> Events:
     """Run the plan on the server and yield its events as they come.
 
-    Errors of the server come back as the class they had there. `status` turns "no server" into its answer.
+    Errors of the server come back as the class they had there. `status` turns "no server" into its answer, unless
+    something listens there that may be one.
     """
     try:
         async with connect(ctx) as http:
@@ -54,7 +60,7 @@ async def send_plan(plan: CommandPlan, ctx: Context, *, dry_run: bool = False) -
             async for event in _post_plan(http, plan, ctx, dry_run):
                 yield event
     except ServerUnreachable as error:
-        if plan.command != "status":
+        if plan.command != "status" or error.data.get("found") not in ("nothing", "stranger"):
             raise
         from .status import not_running
 
@@ -71,8 +77,10 @@ async def _require_listener(url: str, host: str, port: int) -> None:
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             _reader, writer = await asyncio.open_connection(host, port)
+    except TimeoutError as error:  # what listens has more connections waiting than it could accept
+        raise _silent(url, error) from None
     except OSError as error:
-        raise ServerUnreachable(f"no server answers at `{url}`", hint=START_HINT, reason=_reason(error)) from None
+        raise _nothing(url, error) from None
     writer.close()
 
 
@@ -84,12 +92,14 @@ async def _probe(http: httpx.AsyncClient, url: str) -> ServerInfo:
         answer = await http.get("/health", timeout=httpx.Timeout(PROBE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S))
         raw = answer.json() if answer.status_code < 500 else {}
     except httpx.HTTPError as error:
-        raise ServerUnreachable(f"no server answers at `{url}`", hint=START_HINT, reason=_reason(error)) from None
+        raise (_nothing if _is_refused(error) else _silent)(url, error) from None
     except ValueError:
         raw = {}
     if not isinstance(raw, dict) or raw.get("server") != MARKER:
         raise ServerUnreachable(
-            f"what answers at `{url}` is not a localllm server", hint="another program holds that port: see `--server`"
+            f"what answers at `{url}` is not a localllm server",
+            hint="another program holds that port: see `--server`",
+            found="stranger",
         )
     return ServerInfo(url=url, instance=str(raw.get("instance", "")), version=str(raw.get("version", "")))
 
@@ -192,6 +202,34 @@ async def connect(ctx: Context, *, timeout_s: float | None = None) -> AsyncItera
         follow_redirects=False,
     ) as http:
         yield http
+
+
+def _is_refused(error: httpx.HTTPError) -> bool:
+    """Whether there was no connection at all; one that was not accepted in time or whose TLS failed has another end."""
+    import ssl
+
+    import httpx
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return False
+        cause = cause.__cause__
+    return isinstance(error, httpx.ConnectError)
+
+
+def _nothing(url: str, error: Exception) -> ServerUnreachable:
+    return ServerUnreachable(f"no server answers at `{url}`", hint=START_HINT, reason=_reason(error), found="nothing")
+
+
+def _silent(url: str, error: Exception) -> ServerUnreachable:
+    """Something listens: to take it for no server would load a second copy of its model."""
+    return ServerUnreachable(
+        f"something listens at `{url}`, but does not answer as a server does",
+        hint=SILENT_HINT,
+        reason=_reason(error),
+        found="silence",
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CHANGES = frozenset({"create", "update", "delete"})
 ENDLESS = frozenset({"logs", "serve"})
 """Commands whose records come without a known end, so that in JSON only lines can show them."""
+SAID = frozenset({"note", "warning"})
+"""Stages that are a word to the reader, and so stay on the screen where a bar would go."""
 WOULD_CHANGE = 10
 """Exit code of a dry run with `--detailed-exitcode` where the plan would change something."""
 
@@ -171,13 +173,14 @@ class Renderer:
             self._out(to_line(event))
         if self.verbosity < 0:
             return
-        if is_interactive(self.stderr):
+        if is_interactive(self.stderr) and event.stage not in SAID:
             if self._bar is None:
                 from .bar import Bar
 
                 self._bar = Bar(self.stderr)
             self._bar.show(event)
-        elif event.stage != self._stage:
+        elif event.stage != self._stage or event.stage in SAID:
+            self._close_bar()
             self._err(f"{printable(event.stage)}{': ' + printable(event.message) if event.message else ''}\n")
         self._stage = event.stage
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,11 +21,13 @@ from localllm.errors import (
     Unauthorized,
     WorkerDied,
 )
+from localllm.executors import client
 from localllm.executors.client import find_server
 from localllm.executors.context import Context
 from localllm.executors.events import Event, Progress, Result
 
 MakeContext = Callable[..., Context]
+NOBODY = "http://127.0.0.1:9"
 HEALTH = {"status": "ok", "server": "localllm", "instance": "i1", "version": "9.9"}
 
 
@@ -140,6 +143,73 @@ def test_status_without_a_server_is_an_answer(run_result: Callable[..., Result])
 
     assert done.ok is False
     assert done.data["running"] is False
+
+
+CHAT = {"command": "chat", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of something that takes connections and never answers; the probe gives up soon."""
+    monkeypatch.setattr(client, "PROBE_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("raw", [CHAT, {"command": "bench.latency"}, {"command": "status"}, UNLOAD], ids=str)
+def test_a_server_that_is_silent_is_an_error_and_nothing_is_loaded_here(
+    silent: str, run_plan: Callable[..., list[Event]], make_context: MakeContext, raw: dict[str, Any]
+) -> None:
+    ctx = make_context(backend="echo", flags={"server": silent})
+
+    with pytest.raises(ServerUnreachable, match="listens") as caught:
+        run_plan(raw, ctx)
+
+    assert caught.value.exit_code == 7
+    assert caught.value.data["found"] == "silence"
+    assert "--server" in str(caught.value.hint)
+    assert ctx._runtime is None
+
+
+def test_a_connection_that_is_dropped_is_not_taken_for_no_server(make_context: MakeContext) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drop() -> None:
+            for _ in range(2):  # the look whether anything listens, then the request
+                listener.accept()[0].close()
+
+        thread = threading.Thread(target=drop)
+        thread.start()
+        ctx = make_context(flags={"server": f"http://127.0.0.1:{listener.getsockname()[1]}"})
+        with pytest.raises(ServerUnreachable) as caught:
+            asyncio.run(find_server(ctx))
+        thread.join()
+
+    assert caught.value.data["found"] == "silence"
+
+
+def test_a_stranger_on_the_port_is_no_reason_to_answer_here(
+    stub: Stub, run_plan: Callable[..., list[Event]], make_context: MakeContext
+) -> None:
+    stub.health = {"server": "nginx"}
+
+    with pytest.raises(ServerUnreachable, match="not a localllm server"):
+        run_plan(CHAT, make_context(backend="echo", flags={"server": stub.url}))
+    with pytest.raises(ServerUnreachable, match="not a localllm server"):
+        run_plan({"command": "bench.latency"}, make_context(backend="echo", flags={"server": stub.url}))
+
+
+@pytest.mark.parametrize("server", [NOBODY, "http://127.0.0.2:9", "http://no-such-host.invalid"])
+def test_where_nothing_listens_the_answer_comes_from_here_and_that_is_said(
+    run_plan: Callable[..., list[Event]], make_context: MakeContext, server: str
+) -> None:
+    first, *_, last = run_plan(CHAT, make_context(backend="echo", flags={"server": server}))
+
+    assert isinstance(first, Progress)
+    assert first.stage == "note"
+    assert server in first.message
+    assert isinstance(last, Result)
+    assert last.data["object"] == "chat.completion"
 
 
 def test_a_proxy_of_the_environment_does_not_swallow_loopback(

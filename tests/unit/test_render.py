@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from localllm.errors import InvalidPlan, LocalLLMError, ModelNotFound, WorkerDied
+from localllm.executors import render
 from localllm.executors.events import Delta, Event, Progress, Record, Result
 from localllm.executors.render import Renderer
 
@@ -77,6 +78,17 @@ def test_a_followed_log_is_lines_in_json() -> None:
 
     assert [json.loads(line)["event"] for line in out.splitlines()] == ["record", "record", "error"]
     assert code == 6
+
+
+@pytest.mark.parametrize("interactive", [False, True])
+def test_a_note_stays_on_the_screen(monkeypatch: pytest.MonkeyPatch, interactive: bool) -> None:
+    monkeypatch.setattr(render, "is_interactive", lambda _stream: interactive)
+    notes: list[Event | LocalLLMError] = [Progress(stage="note", message=text) for text in ("here", "there")]
+
+    code, _, err = shown("chat", [Progress(stage="loading"), *notes, Result(data=COMPLETION)])
+
+    assert code == 0
+    assert "note: here\nnote: there\n" in err
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
