@@ -46,7 +46,9 @@ class Generation:
         0.0, help="How far the temperature moves with the entropy; 0 is off", ge=0, le=100, group=SAMPLING
     )
     dynatemp_exponent: float = option(1.0, help="How the entropy becomes a temperature", ge=0, le=100, group=SAMPLING)
-    top_k: int = option(40, help="Keep this many of the likeliest tokens; 0 keeps all", ge=0, le=_INT, group=SAMPLING)
+    top_k: int = option(
+        40, help="Keep this many of the likeliest tokens; 0 and -1 keep all", ge=-1, le=_INT, group=SAMPLING
+    )
     top_p: float = option(
         0.95, help="Keep the likeliest tokens that make up this probability", ge=0, le=1, group=SAMPLING
     )

@@ -263,6 +263,7 @@ def test_a_seeded_answer_without_a_cache_repeats_on_an_idle_engine(asking: Askin
 @pytest.mark.parametrize(
     "change",
     [
+        {"top_k": -1},
         {"top_n_sigma": 1.0},
         {"typical_p": 0.5},
         {"xtc_probability": 0.5},

@@ -57,11 +57,27 @@ def test_a_program_that_has_loaded_pydantic_parses_the_same() -> None:
 
 
 def test_a_value_may_start_with_a_dash():
-    raw = parse(["chat", "--system", "-be brief", "--stop", "-", "--stop=--", "--temperature", "-1", "--", "--hi"]).raw
+    raw = parse(
+        [
+            "chat",
+            "--system",
+            "-be brief",
+            "--stop",
+            "-",
+            "--stop=--",
+            "--temperature",
+            "-1",
+            "--top-k",
+            "-1",
+            "--",
+            "--hi",
+        ]
+    ).raw
 
     assert raw["messages"] == [{"role": "system", "content": "-be brief"}, {"role": "user", "content": "--hi"}]
     assert raw["stop"] == ["-", "--"]
     assert raw["temperature"] == -1
+    assert raw["top_k"] == -1
     assert parse(["config", "set", "port", "-5"]).raw["value"] == "-5"
 
 
