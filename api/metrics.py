@@ -33,7 +33,7 @@ COUNTERS = {
 }
 HISTOGRAMS = {
     "time_to_first_token_s": "Seconds from a request to its first token",
-    "inter_token_s": "Seconds between two pieces of one answer",
+    "inter_token_s": "Seconds between two tokens of one answer; tokens that came together share the time",
     "queue_s": "Seconds a request waited for a slot",
     "request_s": "Seconds from a request to its end",
 }
@@ -51,6 +51,8 @@ ENGINE_COUNTERS = {
     "preemptions_total": "Answers that were put off because the KV cache was full",
 }
 ENGINE_GAUGES = {
+    "running": "Answers that hold a slot; a request with several (`n`) has as many",
+    "queued": "Answers that wait for a slot",
     "kv_cells": "Cells of the KV cache",
     "kv_cells_used": "Cells that hold something, idle prefixes included",
     "kv_cells_idle": "Cells that only keep a prefix for later",
@@ -78,8 +80,12 @@ def prometheus_text(models: Sequence[LoadedModel], version: str) -> str:
         _block("models_loaded", "gauge", "Models that are ready", [("", {}, sum(m.state == "ready" for m in models))]),
     ]
     for name, of, words in (
-        ("requests_running", lambda model: model.requests_running, "Requests being answered"),
-        ("requests_queued", lambda model: model.requests_queued, "Requests that wait for a slot"),
+        (
+            "requests_running",
+            lambda model: model.requests_running,
+            "Requests in the model's worker, as many as it has slots; one with several answers (`n`) counts once",
+        ),
+        ("requests_queued", lambda model: model.requests_queued, "Requests in the model's worker beyond its slots"),
         ("memory_bytes", lambda model: model.memory.get("total_bytes"), "Memory of the model's buffers"),
     ):
         blocks.append(_of_models(name, "gauge", words, models, of))

@@ -24,10 +24,10 @@ class Histogram:
     def __attrs_post_init__(self) -> None:
         self._counts = [0] * (len(self.bounds) + 1)
 
-    def add(self, value: float) -> None:
-        """Count one value; a bound is inclusive."""
-        self._counts[bisect_left(self.bounds, value)] += 1
-        self._sum += value
+    def add(self, value: float, times: int = 1) -> None:
+        """Count one value, `times` times; a bound is inclusive."""
+        self._counts[bisect_left(self.bounds, value)] += times
+        self._sum += value * times
 
     def as_dict(self) -> dict[str, Any]:
         """`buckets` as `[upper bound, values up to it]` without the infinite one, `count` and `sum`."""
@@ -53,7 +53,7 @@ class RequestMetrics:
     worker_deaths_total: int = 0
     time_to_first_token_s: Histogram = field(factory=Histogram)
     inter_token_s: Histogram = field(factory=lambda: Histogram(_GAPS))
-    """Time between two pieces of one answer, as the pool got them."""
+    """Time between two tokens of one answer, as the pool got them: those of one piece share the time since the last."""
     queue_s: Histogram = field(factory=Histogram)
     request_s: Histogram = field(factory=Histogram)
 
@@ -82,9 +82,9 @@ class RequestMeter:
         """The request brought an output."""
         metrics = self._metrics
         if type(output) is Piece:
-            before = self._last.get(output.index)
-            if before is not None:
-                metrics.inter_token_s.add(now - before)
+            before, tokens = self._last.get(output.index), output.tokens
+            if before is not None and tokens:  # a piece without any is text that was held back
+                metrics.inter_token_s.add((now - before) / tokens, tokens)
             self._last[output.index] = now
         elif type(output) is Done:
             self._done = True

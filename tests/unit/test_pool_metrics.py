@@ -32,6 +32,17 @@ def test_a_request_is_measured_from_its_sending_to_its_end() -> None:
     assert (told["requests_total"], told["requests_done_total"], told["requests_failed_total"]) == (1, 1, 0)
 
 
+def test_tokens_that_come_in_one_piece_share_the_time_since_the_last() -> None:
+    metrics = RequestMetrics()
+    meter = metrics.begin(0.0)
+    for second, tokens in ((1.0, 2), (1.5, 1), (3.5, 4), (9.0, 0)):
+        meter.saw(Piece(index=0, text="x", tokens=tokens), second)
+    told = metrics.inter_token_s.as_dict()
+
+    assert (told["count"], told["sum"]) == (5, 2.5)
+    assert told["buckets"][-2:] == [[1.0, 5], [5.0, 5]]
+
+
 def test_two_answers_of_one_request_have_gaps_of_their_own() -> None:
     metrics = RequestMetrics()
     meter = metrics.begin(0.0)
