@@ -179,7 +179,8 @@ def reported(report: dict[str, Any]) -> Result:
     """A report as a result; the answer is no where what is planned does not fit the memory."""
     from .events import Result
 
-    return Result(ok=report["resolved"].get("memory", {}).get("fits", True), data=report)
+    resolved = report["resolved"]
+    return Result(ok=resolved.get("memory", {}).get("fits", True) and "no_room" not in resolved, data=report)
 
 
 def _for_one_application(plan: CommandPlan, facts: Facts, ctx: Context) -> Facts:

@@ -101,10 +101,15 @@ def preview_load(plan: ModelsLoad, ctx: Context) -> Facts:
     if taken.memory:
         resolved["memory"] = taken.memory
     if ctx.on_server:
-        evicted = () if spec is None else ctx.runtime.would_evict(spec)
+        evicted: tuple[str, ...] = ()
+        if spec is not None:
+            admission = ctx.runtime.admission(spec)
+            evicted = admission.evict
+            if admission.refusal is not None:
+                resolved["no_room"] = admission.refusal.as_dict()
         resolved["would_evict"] = list(evicted)
         resolved["limits"] = {name: getattr(ctx.settings, name) for name in LIMITS}
-        diff = _load_diff(plan, ctx, resolved.get("model_id"), evicted)
+        diff = _load_diff(plan, ctx, None if "no_room" in resolved else resolved.get("model_id"), evicted)
         there = find_loaded(ctx, resolved.get("model_id", ""))
         if there is not None:
             effects = ("read",) if diff["before"] == diff["after"] else ("read", "update")

@@ -7,14 +7,17 @@ from typing import Any
 
 from .terminal import plural, printable, size
 
-TOLD = ("would_evict", "limits")
+TOLD = ("would_evict", "no_room", "limits")
 """The parts of a report's `resolved` that these words tell."""
 
 
 def residency_lines(resolved: Mapping[str, Any]) -> list[str]:
     """A line for the models that would be evicted and one for the limits; none where the report does not know."""
     lines: list[str] = []
-    if "would_evict" in resolved and "model_id" in resolved:  # of an unknown model nothing can be said
+    if "no_room" in resolved:
+        lines.append(f"evicts: no model, for that would not be enough: {printable(resolved['no_room']['message'])}")
+        lines.append(f"to make room: {printable(resolved['no_room']['hint'])}")
+    elif "would_evict" in resolved and "model_id" in resolved:  # of an unknown model nothing can be said
         names = ", ".join(f"`{printable(name)}`" for name in resolved["would_evict"])
         lines.append(f"evicts: {names}, to make room" if names else "evicts: no other model")
     if "limits" in resolved:

@@ -17,7 +17,6 @@ from ..errors import (
     LocalLLMError,
     ModelLoading,
     ModelNotFound,
-    OutOfMemory,
     QueueFull,
     ShuttingDown,
     TimedOut,
@@ -27,7 +26,7 @@ from .entry import Entry, expected_bytes
 from .metrics import RequestMetrics
 from .process import LogLine, Stream, WorkerProcess
 from .protocol import LoadProgress
-from .residency import Deaths, Limits, Room, make_room
+from .residency import Admission, Deaths, Limits, Resident, make_room, refusal
 from .types import Done, GenerateRequest, LoadedModel, LoadSpec, Output
 
 
@@ -133,44 +132,34 @@ class LocalRuntime:
         """Make room for the model, or say what stands in the way."""
         if self._limits.memory_budget_bytes is not None:
             entry.memory_bytes = await asyncio.to_thread(expected_bytes, entry.spec)
-        model_id = entry.spec.model_id
-        while (room := self._room(entry.spec, entry.memory_bytes)).evict:
-            victim = self._entries[room.evict[0]]
-            self._evicted[victim.spec.model_id] = victim.spec
-            await self._end(victim, TryLater(f"model `{victim.spec.model_id}` made room for `{model_id}`"))
-        if not room.fits and room.in_the_way:
-            busy = ", ".join(f"`{name}`" for name in room.in_the_way)
-            raise InUse(
-                f"no room for model `{model_id}` while {busy} {'is' if len(room.in_the_way) == 1 else 'are'} busy",
-                hint="try again when they are done, or unload one with `--force`",
-                in_the_way=list(room.in_the_way),
-            )
-        if not room.fits:
-            pinned = any(other.spec.pin for other in self._entries.values() if other is not entry)
-            raise OutOfMemory(
-                f"model `{model_id}` does not fit the memory budget" + " beside the pinned models" * pinned,
-                hint="unload a pinned model, or raise the budget" if pinned else "raise the budget, or lower `n_ctx`",
-                needed_bytes=entry.memory_bytes,
-                memory_budget_bytes=self._limits.memory_budget_bytes,
-                max_loaded=self._limits.max_loaded,
-            )
+        await self._make_room(f"model `{entry.spec.model_id}`", entry.spec, entry.memory_bytes)
         entry.admitted = True
 
-    def _room(self, spec: LoadSpec, needed_bytes: int) -> Room:
-        others = [
+    async def _make_room(self, what: str, spec: LoadSpec, needed_bytes: int) -> None:
+        """Unload what is in the way of a model that takes so much, or raise what `refusal` says."""
+        while (admission := self._admission_of(what, spec, needed_bytes)).evict:
+            victim = self._entries[admission.evict[0]]
+            self._evicted[victim.spec.model_id] = victim.spec
+            await self._end(victim, TryLater(f"model `{victim.spec.model_id}` made room for `{spec.model_id}`"))
+        if admission.refusal is not None:
+            raise admission.refusal
+
+    def _admission_of(self, what: str, spec: LoadSpec, needed_bytes: int) -> Admission:
+        others: list[Resident] = [
             entry.resident()
             for entry in list(self._entries.values())
             if entry.spec.model_id != spec.model_id and (entry.admitted and entry.state != "cooling_down")
         ]
-        return make_room(others, needed_bytes, self._limits)
+        room = make_room(others, needed_bytes, self._limits)
+        return Admission(evict=room.evict, refusal=refusal(what, room, others, needed_bytes, self._limits))
 
-    def would_evict(self, spec: LoadSpec) -> tuple[str, ...]:
-        """Which models a load of `spec` would unload right now. From any thread."""
+    def admission(self, spec: LoadSpec) -> Admission:
+        """What a load of `spec` would do to other models right now. From any thread."""
         entry = self._entries.get(spec.model_id)
         if entry is not None and entry.state in ("loading", "ready"):
-            return ()
+            return Admission()
         needed_bytes = 0 if self._limits.memory_budget_bytes is None else expected_bytes(spec)
-        return self._room(spec, needed_bytes).evict
+        return self._admission_of(f"model `{spec.model_id}`", spec, needed_bytes)
 
     def _died(self, entry: Entry, error: LocalLLMError) -> None:
         self._deaths[entry.spec.model_id].record(time.monotonic())

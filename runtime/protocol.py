@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+from .residency import Admission
 from .types import GenerateRequest, LoadedModel, LoadSpec, Output
 
 LoadProgress = Callable[[str, float], None]
@@ -28,8 +29,9 @@ class Runtime(Protocol):
         """
         ...
 
-    def would_evict(self, spec: LoadSpec) -> tuple[str, ...]:
-        """Which models a load of `spec` would unload right now to make room. From any thread; may read the header."""
+    def admission(self, spec: LoadSpec) -> Admission:
+        """Which models a load of `spec` would unload right now, or why that would not do. From any thread; may read
+        the header."""
         ...
 
     def loaded(self) -> list[LoadedModel]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from attrs import define, field, frozen
+
+from ..errors import InUse, LocalLLMError, OutOfMemory
 
 
 @frozen(kw_only=True)
@@ -85,6 +88,14 @@ class Room:
     """Busy models that would have to end first; empty with `fits` False means that it never fits."""
 
 
+@frozen(kw_only=True)
+class Admission:
+    """What a load would do to other models now: those that make room for it, or the error that it ends in."""
+
+    evict: tuple[str, ...] = ()
+    refusal: LocalLLMError | None = None
+
+
 def make_room(residents: Sequence[Resident], needed_bytes: int, limits: Limits) -> Room:
     """Which models to unload, least recently used first, so that one of `needed_bytes` fits; never busy or pinned ones.
 
@@ -102,6 +113,46 @@ def make_room(residents: Sequence[Resident], needed_bytes: int, limits: Limits) 
         staying.remove(victim)
         evict.append(victim.model_id)
     return Room(evict=tuple(evict))
+
+
+def refusal(
+    what: str, room: Room, residents: Sequence[Resident], needed_bytes: int, limits: Limits
+) -> LocalLLMError | None:
+    """Why there is no room for `what` and what would make some; None where there is.
+
+    InUse where models that are busy would have to end first, OutOfMemory where even without them it would not fit.
+    """
+    if room.fits:
+        return None
+    if room.in_the_way:
+        busy = ", ".join(f"`{name}`" for name in room.in_the_way)
+        return InUse(
+            f"no room for {what} while {busy} {'is' if len(room.in_the_way) == 1 else 'are'} busy",
+            hint="try again when they are done, or unload one with `--force`",
+            in_the_way=list(room.in_the_way),
+        )
+    pinned = [one for one in residents if one.pinned]
+    facts: dict[str, Any] = {
+        "needed_bytes": needed_bytes,
+        "memory_budget_bytes": limits.memory_budget_bytes,
+        "max_loaded": limits.max_loaded,
+        "pinned": [one.model_id for one in pinned],
+    }
+    if limits.max_loaded is not None and len(pinned) >= limits.max_loaded:
+        return OutOfMemory(
+            f"no room for {what}: `max_loaded` is {limits.max_loaded}, and as many models are pinned",
+            hint="unload a pinned model, or raise `max_loaded`",
+            **facts,
+        )
+    taken = sum(one.memory_bytes for one in pinned)
+    beside = f" beside the pinned models, which take {taken:,}" if pinned else ""
+    return OutOfMemory(
+        f"{what} does not fit the memory budget of {limits.memory_budget_bytes:,} bytes: "
+        f"it needs {needed_bytes:,}{beside}",
+        hint=("unload a pinned model, " if pinned else "")
+        + f"set `memory_budget_bytes` to {taken + needed_bytes:,} or more, or load the model with a lower `n_ctx`",
+        **facts,
+    )
 
 
 def _fits(staying: Sequence[Resident], needed_bytes: int, limits: Limits) -> bool:

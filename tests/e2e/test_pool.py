@@ -32,7 +32,7 @@ from localllm.errors import (
 )
 from localllm.runtime.pool import LocalRuntime
 from localllm.runtime.process import WorkerProcess
-from localllm.runtime.residency import Limits
+from localllm.runtime.residency import Admission, Limits
 from localllm.runtime.types import (
     Done,
     Finished,
@@ -608,7 +608,7 @@ def test_the_least_recently_used_idle_model_makes_room() -> None:
             await runtime.load(echo(name, memory_bytes=40))
         assert await text_of(runtime.generate("a", ask("x"))) == "x"
 
-        assert runtime.would_evict(echo("c", memory_bytes=40)) == ("b",)
+        assert runtime.admission(echo("c", memory_bytes=40)) == Admission(evict=("b",))
         await runtime.load(echo("c", memory_bytes=40))
         assert [model.model_id for model in runtime.loaded()] == ["a", "c"]
 
@@ -625,7 +625,7 @@ def test_a_busy_model_is_never_evicted_and_a_pinned_one_neither() -> None:
         assert isinstance(await anext(stream), Piece)
         await stream.aclose()
         assert (await runtime.load(echo("b", pin=True))).state == "ready"
-        with pytest.raises(OutOfMemory, match="pinned"):
+        with pytest.raises(OutOfMemory, match="`max_loaded` is 1, and as many models are pinned"):
             await runtime.load(echo("a"))
         assert [model.model_id for model in runtime.loaded()] == ["b"]
 

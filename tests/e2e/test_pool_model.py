@@ -26,8 +26,9 @@ def spec(path: Path, model_id: str = "m", **fields: Any) -> LoadSpec:
     return LoadSpec(model_id=model_id, path=str(path), **{"n_ctx": 1024, "n_slots": 2, "n_threads": 1, **fields})
 
 
-def ask(text: str, max_tokens: int = 8) -> GenerateRequest:
+def ask(text: str, max_tokens: int = 8, **fields: Any) -> GenerateRequest:
     return GenerateRequest(
+        **fields,
         request_id=f"request-{next(NUMBERS)}",
         messages=({"role": "user", "content": text},),
         sampling=Sampling(temperature=0),
@@ -158,11 +159,16 @@ def test_the_estimate_decides_who_must_go_and_the_measured_size_counts_afterward
         first = await runtime.load(spec(model_path, "a"))
         assert 100 * MIB < first.memory["total_bytes"] < 200 * MIB
 
-        assert runtime.would_evict(spec(model_path, "b")) == ("a",)
+        assert runtime.admission(spec(model_path, "b")).evict == ("a",)
         await runtime.load(spec(model_path, "b"))
         assert [model.model_id for model in runtime.loaded()] == ["b"]
-        with pytest.raises(OutOfMemory, match="budget"):
-            await runtime.load(spec(model_path, "large", n_ctx=8192, n_slots=8))
+        large = spec(model_path, "large", n_ctx=8192, n_slots=8)
+        foreseen = runtime.admission(large)
+        with pytest.raises(OutOfMemory, match="budget") as caught:
+            await runtime.load(large)
+        assert foreseen.evict == ()
+        assert foreseen.refusal is not None
+        assert foreseen.refusal.as_dict() == caught.value.as_dict()
         assert [model.model_id for model in runtime.loaded()] == ["b"]
 
     run(scenario, Limits(memory_budget_bytes=250 * MIB))

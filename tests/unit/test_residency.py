@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from localllm.errors import ModelLoadFailed, OutOfMemory
+from localllm.errors import InUse, ModelLoadFailed, OutOfMemory
 from localllm.runtime.diagnosis import death_error, load_error
-from localllm.runtime.residency import Deaths, Limits, Resident, Room, make_room
+from localllm.runtime.residency import Deaths, Limits, Resident, Room, make_room, refusal
 
 GIB = 1 << 30
 
@@ -39,6 +39,31 @@ def test_busy_and_pinned_models_stay() -> None:
 
 def test_a_model_larger_than_the_budget_evicts_nobody() -> None:
     assert make_room([resident("a")], 9 * GIB, Limits(memory_budget_bytes=3 * GIB)) == Room(fits=False)
+
+
+def refused(residents: list[Resident], gib: int, limits: Limits) -> tuple[type[Exception] | None, str, str]:
+    """What a model that finds no room is told: the kind of error, its message and its hint."""
+    error = refusal("model `m`", make_room(residents, gib * GIB, limits), residents, gib * GIB, limits)
+    return (None, "", "") if error is None else (type(error), error.message, str(error.hint))
+
+
+def test_who_finds_no_room_is_told_what_would_make_some() -> None:
+    budget = Limits(memory_budget_bytes=3 * GIB)
+    pinned, busy = resident("p", pinned=True), resident("b", busy=True)
+
+    assert refused([resident("a", 3)], 1, budget) == (None, "", "")
+    kind, message, hint = refused([busy, pinned], 2, budget)
+    assert (kind, message) == (InUse, "no room for model `m` while `b` is busy")
+    assert "--force" in hint
+    kind, message, hint = refused([pinned, resident("a")], 3, budget)
+    assert kind is OutOfMemory
+    assert message.endswith(f"it needs {3 * GIB:,} beside the pinned models, which take {GIB:,}")
+    assert f"unload a pinned model, set `memory_budget_bytes` to {4 * GIB:,} or more" in hint
+    kind, message, hint = refused([], 4, budget)
+    assert message == f"model `m` does not fit the memory budget of {3 * GIB:,} bytes: it needs {4 * GIB:,}"
+    assert hint.startswith(f"set `memory_budget_bytes` to {4 * GIB:,} or more")
+    kind, message, hint = refused([pinned], 1, Limits(max_loaded=1))
+    assert (kind, hint) == (OutOfMemory, "unload a pinned model, or raise `max_loaded`")
 
 
 def test_the_wait_doubles_with_each_death_and_then_the_worker_is_left_alone() -> None:

@@ -45,6 +45,31 @@ def test_the_dry_run_of_a_load_on_a_server_says_what_would_make_room(make_contex
     assert status["limits"]["max_loaded"] == 1
 
 
+def test_the_dry_run_of_a_load_that_would_find_no_room_says_so_and_what_would_make_some(
+    make_context: MakeContext,
+) -> None:
+    ctx = make_context(backend="echo", on_server=True, dry_run=True, env={"LOCALLLM_MAX_LOADED": "1"})
+
+    async def told() -> Result:
+        await ctx.runtime.load(LoadSpec(model_id="kept", path="", backend="echo", pin=True))
+        try:
+            [event] = [each async for each in dispatch(load_plan({"command": "models.load", "model": "echo"}), ctx)]
+            assert isinstance(event, Result)
+            return event
+        finally:
+            await ctx.aclose()
+
+    result = asyncio.run(told())
+    resolved, text = result.data["resolved"], report_text(result.data)
+    assert not result.ok
+    assert resolved["would_evict"] == []
+    assert (resolved["no_room"]["code"], resolved["no_room"]["data"]["pinned"]) == ("out_of_memory", ["kept"])
+    assert result.data["diff"]["after"] == {"loaded": ["kept"]}
+    assert "evicts: no model, for that would not be enough: no room for model `echo`: `max_loaded` is 1" in text
+    assert "to make room: unload a pinned model, or raise `max_loaded`\n" in text
+    assert "evicts: no other model" not in text
+
+
 def test_the_dry_run_of_a_load_that_is_loaded_changes_nothing_and_names_what_stays(make_context: MakeContext) -> None:
     ctx = make_context(backend="echo", on_server=True)
 
