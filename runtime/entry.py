@@ -34,6 +34,7 @@ class Entry:
     memory_bytes: int = 0
     lane_bytes: int = 0
     """What of it is the strict lane's, once a request asked for that."""
+    has_lane: bool = False
     admitted: bool = False
     load_s: float = 0.0
     loaded_at: float | None = None
@@ -53,10 +54,13 @@ class Entry:
 
     def count_lane(self) -> None:
         """A strict request is on its way: the worker makes the lane's context, which stays."""
-        if not self.lane_bytes:
-            estimate = self.report.memory.get("estimate") or {}
-            self.lane_bytes = int(estimate.get("strict_lane_bytes", 0))
+        if not self.has_lane:
+            self.has_lane, self.lane_bytes = True, self.expected_lane_bytes()
             self.memory_bytes += self.lane_bytes
+
+    def expected_lane_bytes(self) -> int:
+        """What the strict lane's context takes, by the estimate; 0 where there is none."""
+        return int((self.report.memory.get("estimate") or {}).get("strict_lane_bytes", 0))
 
     def touch(self) -> None:
         """Somebody used it now."""

@@ -135,6 +135,15 @@ class LocalRuntime:
         await self._make_room(f"model `{entry.spec.model_id}`", entry.spec, entry.memory_bytes)
         entry.admitted = True
 
+    async def _admit_lane(self, entry: Entry) -> None:
+        """Make room for the context of strict requests, which stays once there is one; not for a model that ends."""
+        async with self._admission:
+            if entry.state == "ready" and not entry.has_lane:
+                what = f"the strict lane of model `{entry.spec.model_id}` with the model"
+                await self._make_room(what, entry.spec, entry.memory_bytes + entry.expected_lane_bytes())
+            if entry.state == "ready":
+                entry.count_lane()
+
     async def _make_room(self, what: str, spec: LoadSpec, needed_bytes: int) -> None:
         """Unload what is in the way of a model that takes so much, or raise what `refusal` says."""
         while (admission := self._admission_of(what, spec, needed_bytes)).evict:
@@ -255,6 +264,10 @@ class LocalRuntime:
     async def generate(self, model_id: str, request: GenerateRequest) -> AsyncIterator[Output]:
         """Answer a request; closing the iterator cancels it."""
         entry = await self._ready(model_id)
+        if request.determinism == "strict" and not request.only_prompt:
+            while not entry.has_lane:  # while others make room, the model may have to go and come back
+                await self._admit_lane(entry)
+                entry = await self._ready(model_id)
         worker = entry.worker
         assert worker is not None
         if entry.open >= entry.slots() + self._limits.queue_limit:
@@ -266,8 +279,6 @@ class LocalRuntime:
         stream = worker.open(request)
         meter = entry.metrics.begin(time.monotonic())
         entry.open += 1
-        if request.determinism == "strict":
-            entry.count_lane()
         self._disarm_ttl(entry)
         self._set_deadline(stream, request)
         try:

@@ -172,3 +172,34 @@ def test_the_estimate_decides_who_must_go_and_the_measured_size_counts_afterward
         assert [model.model_id for model in runtime.loaded()] == ["b"]
 
     run(scenario, Limits(memory_budget_bytes=250 * MIB))
+
+
+def test_the_strict_lane_counts_towards_the_budget_before_it_is_made(model_path: Path) -> None:
+    sizes: dict[str, int] = {}
+
+    async def measure(runtime: LocalRuntime) -> None:
+        memory = (await runtime.load(spec(model_path))).memory
+        sizes.update(model=memory["total_bytes"], lane=memory["estimate"]["strict_lane_bytes"])
+
+    async def others_make_room(runtime: LocalRuntime) -> None:
+        for name in ("a", "b"):
+            await runtime.load(spec(model_path, name))
+        assert await text_of(runtime.generate("b", ask("Hello"))) != ""
+        assert [model.model_id for model in runtime.loaded()] == ["a", "b"]
+
+        assert await text_of(runtime.generate("b", ask("Hello", determinism="strict"))) != ""
+        assert [model.model_id for model in runtime.loaded()] == ["b"]
+        assert runtime.loaded()[0].memory["strict_lane_bytes"] == sizes["lane"]
+
+    async def nothing_could_make_room(runtime: LocalRuntime) -> None:
+        await runtime.load(spec(model_path))
+        with pytest.raises(OutOfMemory, match="the strict lane of model `m`") as caught:
+            await text_of(runtime.generate("m", ask("Hello", determinism="strict")))
+        assert caught.value.data["needed_bytes"] == sizes["model"] + sizes["lane"]
+        assert "memory_budget_bytes" in str(caught.value.hint)
+        assert "strict_lane_bytes" not in runtime.loaded()[0].memory
+        assert await text_of(runtime.generate("m", ask("Hello"))) != ""
+
+    run(measure)
+    run(others_make_room, Limits(memory_budget_bytes=2 * sizes["model"] + sizes["lane"] // 2))
+    run(nothing_could_make_room, Limits(memory_budget_bytes=sizes["model"] + sizes["lane"] // 2))
