@@ -15,6 +15,7 @@ from attrs import define, field, frozen
 
 from ..errors import BadInput, LocalLLMError, NotRecorded, error_from_dict
 from ..planner.compare import Difference, differences
+from ..planner.files.packed import Packed
 from ..planner.files.recorded import ANSWERS
 from .events import Result, event_from_dict
 from .logbook import HIDDEN
@@ -52,12 +53,20 @@ class Recorded:
 
 @define
 class Playback:
-    """Recorded requests by their plans' ids; `models` are the names they asked for and were answered by."""
+    """Recorded requests by their plans' ids; `models` are the names they asked for and were answered by.
+
+    All of them are held packed, the outcomes apart from the rest, and unpacked while somebody asks for one.
+    """
 
     pace: Pace = "instant"
     models: dict[str, int] = field(factory=dict)
     """Each with the time of its first answer, in seconds since 1970."""
-    _known: dict[str, list[Recorded]] = field(factory=dict)
+    _known: dict[str, list[int]] = field(factory=dict)
+    """Where each lies among the packed."""
+    _hidden: dict[str, None] = field(factory=dict)
+    """The ids of plans that a secret was taken out of."""
+    _requests: Packed = field(factory=Packed)
+    _outcomes: Packed = field(factory=Packed)
     _asked: dict[str, int] = field(factory=dict)
     """How often each was asked for."""
 
@@ -70,7 +79,12 @@ class Playback:
         """Take in one request."""
         from ..planner.identity import plan_id
 
-        self._known.setdefault(plan_id(recorded.plan), []).append(recorded)
+        key = plan_id(recorded.plan)
+        if key not in self._known and recorded.hidden:
+            self._hidden[key] = None
+        self._known.setdefault(key, []).append(len(self._requests))
+        self._requests.add({"name": recorded.name, "place": recorded.place, "plan": recorded.plan}, 0, 0)
+        self._outcomes.add(dict(recorded.outcome), 0, 0)
         if recorded.plan["command"] not in ANSWERS:
             return
         result = recorded.outcome.get("result") or {}
@@ -99,13 +113,15 @@ class Playback:
 
         key = plan_id(raw)
         if key not in self._known:
-            key = next((name for name, each in self._known.items() if each[0].hidden and fits(each[0].plan, raw)), key)
+            plans = ((name, self._requests.value(self._known[name][0])["plan"]) for name in self._hidden)
+            key = next((name for name, plan in plans if fits(plan, raw)), key)
         found = self._known.get(key)
         if found is None:
             raise self._unmatched(raw)
         at = self._asked.get(key, 0)
         self._asked[key] = at + 1
-        return found[min(at, len(found) - 1)]
+        position = found[min(at, len(found) - 1)]
+        return Recorded(**self._requests.value(position), outcome=self._outcomes.value(position))
 
     async def _paced(self, outcome: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         events = outcome.get("events") or []
@@ -122,21 +138,25 @@ class Playback:
         near = self._nearest(raw)
         if near is None:
             return NotRecorded(f"no `{command}` request is recorded", hint="record one with `serve --record DIR`")
-        recorded, found = near
+        position, found = near
+        recorded = self._requests.value(position)
         told = "; ".join(_told(difference) for difference in found[:SHOWN_DIFFERENCES])
         more = f" (and {len(found) - SHOWN_DIFFERENCES} more)" if len(found) > SHOWN_DIFFERENCES else ""
         rows = [difference.as_dict() for difference in found[:20]]
         return NotRecorded(
-            f"this request is not recorded; the nearest is `{recorded.name}` at {recorded.place}, which differs: "
+            f"this request is not recorded; the nearest is `{recorded['name']}` at {recorded['place']}, which differs: "
             f"{told}{more}",
             hint="send what was recorded, or record it with `serve --record DIR`",
-            nearest={"name": recorded.name, "place": recorded.place, "plan": recorded.plan, "differences": rows},
+            nearest={**recorded, "differences": rows},
         )
 
-    def _nearest(self, raw: Mapping[str, Any]) -> tuple[Recorded, list[Difference]] | None:
-        """The recorded request of the same command with the fewest and smallest differences."""
-        candidates = [one[0] for one in self._known.values() if one[0].plan["command"] == raw["command"]]
-        compared = [(one, list(differences(one.plan, raw))) for one in candidates]
+    def _nearest(self, raw: Mapping[str, Any]) -> tuple[int, list[Difference]] | None:
+        """Where the recorded request of the same command with the fewest and smallest differences lies."""
+        compared: list[tuple[int, list[Difference]]] = []
+        for positions in self._known.values():
+            plan = self._requests.value(positions[0])["plan"]
+            if plan["command"] == raw["command"]:
+                compared.append((positions[0], list(differences(plan, raw))))
         fewest = min((len(found) for _, found in compared), default=0)
         closest = [pair for pair in compared if len(pair[1]) == fewest][:MOST_MEASURED]
         return min(closest, key=lambda pair: sum(map(_distance, pair[1])), default=None)

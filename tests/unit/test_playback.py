@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ from localllm.executors.dispatch import dispatch
 from localllm.executors.events import Result
 from localllm.executors.ledger import Actor
 from localllm.executors.logbook import HIDDEN
-from localllm.executors.playback import fits, load_playback
-from localllm.executors.recorder import Recorder
+from localllm.executors.playback import Playback, Recorded, fits, load_playback
+from localllm.executors.recorder import Recorder, plan_to_match
 from localllm.planner.codec import load_plan
 
 MakeContext = Callable[..., Context]
@@ -146,6 +148,41 @@ def test_stars_that_somebody_wrote_stand_for_themselves(
     assert HIDDEN in play(files, f"above {HIDDEN} below")
     with pytest.raises(NotRecorded):
         play(files, "above all below")
+
+
+def test_many_recorded_answers_take_little_more_memory_than_their_text() -> None:
+    def one(number: int) -> Recorded:
+        deltas = [{"event": "delta", "index": 0, "delta": {"content": f" {number + at}"}} for at in range(100)]
+        outcome = {"ok": True, "result": {"model": "m", "created": 7}, "events": deltas, "times_ms": [0.5] * 100}
+        return Recorded(name="a", place="f:1", plan={"command": "chat", "model": f"m{number % 3}"}, outcome=outcome)
+
+    size = 300 * len(json.dumps(one(0).outcome))
+    playback = Playback()
+    playback.add(one(0))  # what is imported on the way is no part of it
+    tracemalloc.start()
+    for number in range(300):
+        playback.add(one(number))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert playback.count == 301
+    assert playback.models == {"m": 7, "m0": 7, "m1": 7, "m2": 7}
+    assert held < 2 * size
+
+
+def test_repeated_requests_get_their_answers_in_order_then_the_last(make_context: MakeContext) -> None:
+    playback, ctx = Playback(), make_context(on_server=True)
+    plan = load_plan(chat("again"))
+    for number in range(3):
+        answer = {"ok": True, "result": {"number": number}}
+        playback.add(Recorded(name="a", place="f:1", plan=plan_to_match(plan, ctx), outcome=answer))
+
+    async def asked() -> int:
+        [result] = [event async for event in playback.played(plan, ctx)]
+        assert isinstance(result, Result)
+        return int(result.data.pop("number"))
+
+    assert [asyncio.run(asked()) for _ in range(5)] == [0, 1, 2, 2, 2]
 
 
 JSON = st.recursive(
