@@ -12,7 +12,7 @@ from ..planner.plans import COMMANDS
 from ..planner.report import Facts
 from .events import Result
 from .preview import previewed
-from .threads import in_thread
+from .threads import in_daemon_thread
 
 if TYPE_CHECKING:
     from ..planner.files.saved import SavedPlan
@@ -29,7 +29,7 @@ def preview_explain(plan: Explain, _ctx: Context) -> Facts:
 @previewed(preview_explain)
 async def explain(plan: Explain, ctx: Context) -> Events:
     """Each plan that the target names: its id, command line, HTTP request, Python, and report."""
-    explained = await in_thread(_explain_all, plan, ctx)
+    explained = await in_daemon_thread(_explain_all, plan, ctx)
     yield Result(data={"plans": explained})
 
 

@@ -11,7 +11,7 @@ from ..planner.identity import plan_id
 from ..planner.report import Facts
 from .events import Result
 from .preview import previewed
-from .threads import in_thread
+from .threads import in_daemon_thread
 
 if TYPE_CHECKING:
     from ..planner.plans.inspect import PlanDiff, PlanId, PlanValidate, Schema
@@ -29,7 +29,7 @@ def preview_reading(_plan: Any, _ctx: Context) -> Facts:
 @previewed(preview_reading)
 async def validate(plan: PlanValidate, _ctx: Context) -> Events:
     """What each file is and how many plans it holds. Raises InvalidPlan with every fault of every file."""
-    found = await in_thread(_read, plan, list(plan.files))
+    found = await in_daemon_thread(_read, plan, list(plan.files))
     rows = [{"file": saved.file, "kind": saved.kind, "plans": len(saved.plans)} for saved in found]
     yield Result(data={"files": rows, "plans": sum(len(saved.plans) for saved in found)})
 
@@ -40,7 +40,7 @@ async def diff(plan: PlanDiff, _ctx: Context) -> Events:
 
     Two plans are compared with their defaults filled in, step by step for plan files; two reports whole.
     """
-    first, second = await in_thread(_read, plan, [plan.a, plan.b])
+    first, second = await in_daemon_thread(_read, plan, [plan.a, plan.b])
     left, right = _comparable(first, second.kind), _comparable(second, first.kind)
     found = [difference.as_dict() for difference in differences(left, right)]
     sides = [{"file": saved.file, "kind": saved.kind, "plan_ids": _ids(saved)} for saved in (first, second)]
@@ -50,7 +50,7 @@ async def diff(plan: PlanDiff, _ctx: Context) -> Events:
 @previewed(preview_reading)
 async def identify(plan: PlanId, _ctx: Context) -> Events:
     """The id of the file's plan, or of each step. A step that needs a capture has none yet."""
-    (saved,) = await in_thread(_read, plan, [plan.file])
+    (saved,) = await in_daemon_thread(_read, plan, [plan.file])
     rows = [_identified(each) for each in saved.plans]
     data: dict[str, Any] = {"file": saved.file, "kind": saved.kind, "plans": rows}
     yield Result(data=data if saved.kind == "plan-file" else {**data, "plan_id": rows[0]["plan_id"]})

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from ...errors import BadInput
 from ...planner.files.load import load_plan_files, read_document
 from ...planner.files.rewrite import rewrite
-from ...planner.files.texts import looks_like_json
+from ...planner.files.texts import TextFault, looks_like_json
 from ...planner.report import Facts
 from ..events import Result
 from ..preview import previewed
-from ..threads import in_thread
+from ..threads import in_daemon_thread, in_thread
 from .lock import models_of, new_lock
 
 if TYPE_CHECKING:
@@ -35,10 +35,13 @@ def preview_lock(plan: PlanLock, _ctx: Context) -> Facts:
 @previewed(preview_lock)
 async def lock(plan: PlanLock, ctx: Context) -> Events:
     """Replace the lock of the file; everything else in it stays as it is."""
-    file = await in_thread(_file, plan)
+    file = await in_daemon_thread(_file, plan)
     fresh = await in_thread(new_lock, list(plan.models) or models_of(file), ctx)
     text, _ = read_document(plan.file)
-    content = rewrite(text, {("lock",): fresh}, is_json=looks_like_json(plan.file, text))
+    try:
+        content = rewrite(text, {("lock",): fresh}, is_json=looks_like_json(plan.file, text))
+    except TextFault as fault:
+        raise BadInput(f"{plan.file}:{fault.line}:{fault.column}: {fault.message}", param="file") from None
     changed = content != text
     if changed:
         from ..state import write_atomically

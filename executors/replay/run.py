@@ -109,7 +109,9 @@ class Run:
         self.finished = True
         try:
             if self.updates is not None and not self.interrupted:
-                self.updated = self._attempt(self.updates.write) or []
+                for file in self.updates.edits:
+                    if self._attempt(lambda file=file: self._update(file)):
+                        self.updated.append(file)
             suites = [
                 Suite(
                     source=runner.file.source,
@@ -174,6 +176,11 @@ class Run:
             self.failures.append(event.data)
         if not self.closed:
             await self.queue.put(event)
+
+    def _update(self, file: str) -> bool:
+        assert self.updates is not None
+        self.updates.write(file)
+        return True
 
     def _attempt(self, work: Any) -> Any:
         try:

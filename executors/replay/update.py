@@ -14,11 +14,11 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from ...errors import InUse, TimedOut
+from ...errors import BadInput, InUse, TimedOut
 from ...planner.files.expect import OUTCOME, ExpectFault, is_path, select
 from ...planner.files.rewrite import rewrite
 from ...planner.files.steps import Step
-from ...planner.files.texts import looks_like_json, read_text
+from ...planner.files.texts import TextFault, looks_like_json, read_text
 from ...planner.files.variables import references
 from ..state import write_atomically
 from .recorded import renewed
@@ -26,6 +26,8 @@ from .step import Trial, judge
 
 Path_ = tuple[str | int, ...]
 EQUALS = ("equals", "==")
+BOM = "\ufeff".encode()
+"""The mark some editors put before a text; reading takes it away."""
 
 
 @define
@@ -60,17 +62,18 @@ class Updates:
         if step.recorded is not None and trial.new_lock is not None:
             edits[(*step.node_path, "recorded")] = renewed(bound.shown, step.recorded, outcome, trial.new_lock)
 
-    def write(self) -> list[str]:
-        """Write the files, each as a whole or not at all; their names. Raises InUse for one that was edited."""
-        written: list[str] = []
-        for file, edits in self.edits.items():
-            text = read_text(file)
-            if self.digests.get(file, digest_of(text)) != digest_of(text):
-                raise InUse(f"`{file}` was changed while it was replayed", hint="replay it again with `--update`")
-            content = rewrite(text, edits, is_json=looks_like_json(file, text))
-            write_atomically(Path(file), content.encode("utf-8"))
-            written.append(file)
-        return written
+    def write(self, file: str) -> None:
+        """Write one file, as a whole or not at all. Raises InUse where it was edited, BadInput where one of its values
+        cannot be changed for itself, and OSError."""
+        text = read_text(file)
+        if self.digests.get(file, digest_of(text)) != digest_of(text):
+            raise InUse(f"`{file}` was changed while it was replayed", hint="replay it again with `--update`")
+        try:
+            content = rewrite(text, self.edits[file], is_json=looks_like_json(file, text))
+        except TextFault as fault:
+            raise BadInput(f"`{file}` is not updated: {file}:{fault.line}:{fault.column}: {fault.message}") from None
+        mark = BOM if Path(file).read_bytes().startswith(BOM) else b""
+        write_atomically(Path(file), mark + content.encode("utf-8"))
 
 
 def digest_of(text: str) -> str:

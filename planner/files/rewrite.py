@@ -11,7 +11,7 @@ from attrs import frozen
 
 from .nodes import Node, Path, plain
 from .outline import read_recording
-from .texts import compose, scalar
+from .texts import TextFault, compose, scalar
 
 Edits = Mapping[Path, Any]
 """New values by their path within the document; the last key of a path may be new."""
@@ -27,12 +27,16 @@ class _Change:
 
 
 def rewrite(text: str, edits: Edits, *, is_json: bool) -> str:
-    """The text with new values at some paths; only what differs is touched. Raises TextFault, and KeyError for a path
-    whose parent does not exist."""
+    """The text with new values at some paths; only what differs is touched.
+
+    Raises TextFault, also for a value that an alias shares with another place, and KeyError for a path whose parent
+    does not exist.
+    """
     recorded = None if is_json else _rewrite_lines(text, edits)
     if recorded is not None:
         return recorded
     root = compose(text, is_json=is_json)
+    shared = [] if is_json else _shared(root)
     changes: list[_Change] = []
     for path, value in edits.items():
         above = root
@@ -43,12 +47,43 @@ def rewrite(text: str, edits: Edits, *, is_json: bool) -> str:
             above = found
         node = above.child(path[-1])
         if node is None:
-            changes.append(_insertion(text, above, str(path[-1]), value, is_json))
+            own = [_insertion(text, above, str(path[-1]), value, is_json)]
+            least = above.pairs()[-1][0].start if above.pairs() else above.start
         else:
-            changes += _changes(text, above, node, value, is_json)
+            own, least = _changes(text, above, node, value, is_json), 0
+        _refuse_shared(shared, node or above, own, least)
+        changes += own
     for change in sorted(changes, key=lambda change: change.start, reverse=True):
         text = text[: change.start] + change.text + text[change.end :]
     return text
+
+
+def _shared(root: Node) -> list[tuple[int, int]]:
+    """The offsets of what aliases name. An alias is read as a copy that stands where its original does: before its
+    own place."""
+    found: list[tuple[int, int]] = []
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        before = node.start
+        pairs = [(key.start, value) for key, value in node.pairs()]
+        for at, value in pairs or [(before, item) for item in node.items()]:
+            if value.start < at or (not pairs and value.start <= before):
+                found.append((value.start, value.end))
+                continue
+            before = value.start
+            waiting.append(value)
+    return found
+
+
+def _refuse_shared(shared: list[tuple[int, int]], node: Node, changes: list[_Change], least: int) -> None:
+    """Raise TextFault where a change touches what an alias names, or would begin before `least` because its place
+    is told from an alias."""
+    for change in changes if shared else ():
+        misplaced = change.end < change.start or change.start < least
+        if misplaced or any(first <= change.end and change.start <= last for first, last in shared):
+            message = "is shared by an alias: write it out at each place for it to be updated"
+            raise TextFault(message, node.line, node.column)
 
 
 def _rewrite_lines(text: str, edits: Edits) -> str | None:

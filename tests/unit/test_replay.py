@@ -165,12 +165,30 @@ def test_a_step_that_hangs_is_ended_by_its_time(replay: Callable[..., Replayed])
     assert time.monotonic() - began < 60
 
 
-def test_a_step_that_hangs_in_the_system_is_left_behind(replay: Callable[..., Replayed], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"command": "apply", "file": "PIPE"},
+        {"command": "plan.validate", "files": ["PIPE"]},
+        {"command": "plan.id", "file": "PIPE"},
+        {"command": "plan.diff", "a": "PIPE", "b": "PIPE"},
+        {"command": "plan.lock", "file": "PIPE"},
+        {"command": "explain", "target": ["PIPE"]},
+    ],
+    ids=lambda plan: plan["command"],
+)
+def test_a_step_that_hangs_in_the_system_is_left_behind(
+    replay: Callable[..., Replayed], tmp_path: Path, plan: dict[str, Any]
+) -> None:
     os.mkfifo(tmp_path / "pipe")
-    step = {"plan": {"command": "apply", "file": str(tmp_path / "pipe")}, "timeout_s": 0.2, "continue_on_error": True}
-    done = replay(steps(step, VERSION))
+    plan = json.loads(json.dumps(plan).replace("PIPE", str(tmp_path / "pipe")))
+    before = set(threading.enumerate())
+    done = replay(steps({"plan": plan, "timeout_s": 0.2, "continue_on_error": True}, VERSION))
 
     assert done.counts() == (1, 1, 0)
+    left = set(threading.enumerate()) - before
+    assert left
+    assert all(thread.daemon for thread in left)  # else the process would wait for it for ever
     # the reader that was left behind must not outlive the test
     threading.Thread(target=lambda: (tmp_path / "pipe").write_text(""), daemon=True).start()
 

@@ -80,9 +80,9 @@ def test_a_file_that_was_edited_meanwhile_is_left_alone(
     write = Updates.write
     edited = FILE + "# edited\n"
 
-    def late(updates: Updates) -> list[str]:
+    def late(updates: Updates, file: str) -> None:
         (tmp_path / "a.plan.yaml").write_text(edited)
-        return write(updates)
+        write(updates, file)
 
     monkeypatch.setattr(Updates, "write", late)
     data = replay(FILE, update=True)
@@ -151,3 +151,56 @@ def test_an_update_renews_the_lock(replay: Callable[..., dict[str, Any]], locked
     assert data["failed"] == 0
     assert replay((tmp_path / "a.plan.yaml").read_text())["passed"] == 2
     assert "another" not in (tmp_path / "a.plan.yaml").read_text()
+
+
+def test_what_an_alias_shares_is_not_updated_and_the_file_stays_as_it_is(
+    replay: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    text = """\
+format_version: "1.0"
+steps:
+  - plan: {command: config.get, key: port}
+    expect: &same
+      $.result.value: 1
+  - plan: {command: config.get, key: host}
+    expect: *same
+"""
+    data = replay(text, update=True)
+
+    assert (tmp_path / "a.plan.yaml").read_text() == text
+    assert data["updated"] == []
+    assert "a.plan.yaml:5:23: is shared by an alias" in data["report_faults"][0]
+
+
+def test_the_rest_of_a_file_with_aliases_is_updated(replay: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    text = """\
+format_version: "1.0"
+steps:
+  - plan: &port {command: config.get, key: port}
+    tags: &tags [x, y]
+    expect:
+      $.result.value: 1
+  - plan: *port
+    tags: *tags
+    expect: {$.result.value: 2}
+"""
+    data = replay(text, update=True)
+
+    assert data["report_faults"] == []
+    updated = text.replace("value: 1", "value: 8484").replace("value: 2", "value: 8484")
+    assert (tmp_path / "a.plan.yaml").read_text() == updated
+
+
+def test_one_file_that_cannot_be_updated_keeps_no_other_from_it(run_plan: RunPlan, tmp_path: Path) -> None:
+    shared = tmp_path / "a.plan.yaml"
+    shared.write_text(
+        'format_version: "1.0"\nsteps:\n- {plan: {command: config.get, key: port}, expect: &e {$.result.value: 1}}\n'
+        "- {plan: {command: config.get, key: port}, expect: *e}\n"
+    )
+    other = tmp_path / "b.plan.yaml"
+    other.write_text("\ufeff" + FILE, encoding="utf-8")
+    last = run_plan({"command": "replay", "files": [str(shared), str(other)], "update": True})[-1]
+
+    assert isinstance(last, Result)
+    assert (last.ok, last.data["updated"]) == (False, [str(other)])
+    assert other.read_bytes().startswith("\ufeff# a recording".encode())
