@@ -41,7 +41,7 @@ def change_of(plan: CommandPlan, ctx: Context, before: dict[str, Any], result: R
     if before.get("keys") != after.get("keys") and "keys" in before and "keys" in after:
         return {"kind": "keys", "before": before["keys"], "after": after["keys"]}
     if before.get("loaded", {}).keys() != after.get("loaded", {}).keys():
-        return _models_change(ctx, before, after)
+        return _models_change(plan, ctx, before, after, result)
     if result is not None and result.data.get("changed") and "config_file" in result.data:
         told = result.data
         return {
@@ -54,12 +54,23 @@ def change_of(plan: CommandPlan, ctx: Context, before: dict[str, Any], result: R
     return None
 
 
-def _models_change(ctx: Context, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def _models_change(
+    plan: CommandPlan, ctx: Context, before: dict[str, Any], after: dict[str, Any], result: Result | None
+) -> dict[str, Any] | None:
+    """What this run did to the loaded models: others may load and unload theirs meanwhile."""
+    told = {} if result is None else result.data
+    own = [told["model_id"]] if plan.command == "models.load" and told.get("changed") else []
+    loaded = [model_id for model_id in own if model_id in after["loaded"] and model_id not in before["loaded"]]
+    gone = {model_id: load for model_id, load in before["loaded"].items() if model_id not in after["loaded"]}
+    if plan.command == "models.unload" and result is not None:
+        gone = {model_id: load for model_id, load in gone.items() if model_id in told["unloaded"]}
+    if not loaded and not gone:
+        return None
     return {
         "kind": "models",
         "instance": ctx.instance,
-        "loaded": [model_id for model_id in after["loaded"] if model_id not in before["loaded"]],
-        "unloaded": [load for model_id, load in before["loaded"].items() if model_id not in after["loaded"]],
+        "loaded": loaded,
+        "unloaded": list(gone.values()),
         "default": {"before": before["default"], "after": after["default"]},
     }
 

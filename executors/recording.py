@@ -36,10 +36,17 @@ async def recorded(plan: CommandPlan, ctx: Context, events: Events, actor: Actor
     A ledger that cannot be written stops nothing: it is said once, as progress, and the plan runs.
     """
     recording = _Recording(plan, ctx, actor)
+    beginning = asyncio.ensure_future(in_thread(recording.begin))
     try:
-        await in_thread(recording.begin)
+        await asyncio.shield(beginning)
     except OSError as fault:
         yield Progress(stage="warning", message=f"this is not in the ledger: {fault}")
+    except asyncio.CancelledError:
+        # the thread goes on and begins the entry: without an end it would show as running while this process lives
+        with suppress(OSError):
+            await beginning
+        recording.write(recording.ended("interrupted"))
+        raise
     try:
         async with aclosing(events) as running:  # type: ignore[type-var]
             async for event in running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import stat
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from localllm.errors import AmbiguousName, ConfigInvalid, LocalLLMError, NotFound
 from localllm.executors import recording
+from localllm.executors.changes import change_of, state_before
 from localllm.executors.context import Context
 from localllm.executors.dispatch import dispatch
 from localllm.executors.events import Event, Events, Progress, Result
@@ -338,6 +340,58 @@ def test_a_change_that_is_cancelled_is_interrupted(make_context: MakeContext, le
     asyncio.run(leave())
 
     assert [entry.outcome for entry in ledger.entries()] == ["interrupted"]
+
+
+def test_a_change_that_is_cancelled_while_its_entry_begins_is_no_running_one(
+    make_context: MakeContext, ledger: Ledger
+) -> None:
+    ran: list[str] = []
+
+    async def never() -> Events:
+        ran.append("ran")
+        yield Result(data={})
+
+    async def leave() -> None:
+        events = recording.recorded(load_plan(SET), make_context(), never(), Actor())
+        task = asyncio.ensure_future(anext(aiter(events)))
+        await asyncio.sleep(0.05)  # it waits for the lock, or has not come to it
+        task.cancel()
+        await asyncio.sleep(0.05)
+        fcntl.flock(held, fcntl.LOCK_UN)
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    ledger.append({"number": 1})
+    with ledger.path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        asyncio.run(leave())
+
+    assert [entry.outcome for entry in ledger.entries()] in (["interrupted"], [])
+    assert ran == []
+
+
+def test_what_others_load_and_unload_meanwhile_is_not_the_change_of_a_plan(
+    make_context: MakeContext, ledger: Ledger
+) -> None:
+    async def work() -> None:
+        ctx = make_context(on_server=True, backend="echo", instance="run1")
+        load = load_plan({"command": "models.load", "model": "echo"})
+        unload = load_plan({"command": "models.unload", "model": "echo"})
+        nothing = state_before(load, ctx)
+        async with aclosing(dispatch(load, ctx)) as events:
+            (own,) = [event async for event in events if isinstance(event, Result)]
+        loaded = state_before(load, ctx)
+        other = Result(data={"model_id": "other", "changed": True})
+
+        assert change_of(load, ctx, nothing, own)["loaded"] == ["echo"]
+        assert change_of(load, ctx, nothing, other) is None
+        assert change_of(unload, ctx, nothing, Result(data={"unloaded": [], "changed": False})) is None
+        await ctx.runtime.unload("echo")
+        assert change_of(unload, ctx, loaded, Result(data={"unloaded": ["other"], "changed": True})) is None
+        gone = change_of(unload, ctx, loaded, Result(data={"unloaded": ["echo"], "changed": True}))
+        assert [each["model"] for each in gone["unloaded"]] == ["echo"]
+
+    asyncio.run(work())
 
 
 def test_an_entry_without_an_end_tells_whether_its_process_lives(run_plan: RunPlan, ledger: Ledger) -> None:
