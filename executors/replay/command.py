@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ...errors import BadInput, InUse, StalePlan, Unsupported
 from ...planner.fields import Effect
 from ...planner.files.load import load_plan_files, read_vars_file
-from ...planner.files.texts import read_text
 from ...planner.files.variables import VariableFault, from_flags
 from ...planner.plans import COMMANDS, plan_class
 from ...planner.report import Facts
@@ -74,13 +73,13 @@ async def replay(plan: Replay, ctx: Context) -> Events:
     selections = select(files, plan)
     updates = await in_daemon_thread(_updates, plan, files)
     await in_daemon_thread(_check_locks, plan, files, ctx, updates)
-    memories, digests, warnings = _memories(plan, files, ctx)
+    memories, warnings = _memories(plan, files, ctx)
     run = Run(plan, ctx, files, selections, memories, updates, reports)
     try:
         _refuse_nothing_to_do(plan, files, selections, memories)
         # only now: a replay that is refused leaves what the last one came to
-        for memory, digest in zip(memories, digests, strict=True):
-            memory.start(digest)
+        for memory, file in zip(memories, files, strict=True):
+            memory.start(file.digest)
         for warning in warnings:
             yield Progress(stage="warning", message=warning)
         run.start()
@@ -154,13 +153,11 @@ def _check_locks(plan: Replay, files: list[PlanFile], ctx: Context, updates: Upd
         raise StalePlan(f"{failed[0]}{more}", hint=hint, failed=failed)
 
 
-def _memories(plan: Replay, files: list[PlanFile], ctx: Context) -> tuple[list[Memory], list[str], list[str]]:
-    """The memory of each file, the files' digests, and warnings. Raises where one is asked for and cannot be had."""
+def _memories(plan: Replay, files: list[PlanFile], ctx: Context) -> tuple[list[Memory], list[str]]:
+    """The memory of each file, and warnings. Raises where one is asked for and cannot be had."""
     from .memory import memory_of
-    from .update import digest_of
 
     memories: list[Memory] = []
-    digests: list[str] = []
     warnings: list[str] = []
     # what the last replay left grows with its steps, and a replay of everything makes no use of it
     recall = plan.resume or plan.only_failed or plan.from_step is not None or bool(plan.tags)
@@ -173,15 +170,14 @@ def _memories(plan: Replay, files: list[PlanFile], ctx: Context) -> tuple[list[M
                 if plan.resume or plan.only_failed:
                     raise InUse(words)
                 warnings.append(words)
-            digest = "" if file.source == "-" else digest_of(read_text(file.source))
-            if plan.resume and memory.earlier.digest not in (None, digest):
-                raise StalePlan(f"`{file.source}` was changed since", hint="replay it without `--resume`")
-            digests.append(digest)
+            if plan.resume and memory.earlier.digest not in (None, file.digest):
+                words = f"`{file.source}` was changed since, or a file it includes, or the variables given to it"
+                raise StalePlan(words, hint="replay it without `--resume`")
     except BaseException:
         for memory in memories:
             memory.close()
         raise
-    return memories, digests, warnings
+    return memories, warnings
 
 
 def _refuse_nothing_to_do(

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -53,10 +53,17 @@ class Memory:
     _held: ExitStack = field(factory=ExitStack)
 
     def start(self, digest: str) -> None:
-        """Begin anew; what was read of the earlier replay stays in `earlier`."""
-        self._file = self.path.open("w+b")
+        """Begin anew; what was read of the earlier replay stays, here and on disk, until each step has come to
+        something new: who kills this replay as well goes on from there."""
+        new = self.path.with_name(f"{self.path.name}.new")
+        self._file = new.open("w+b")
         os.fchmod(self._file.fileno(), 0o600)
         self._write({"replay": "begin", "digest": digest})
+        for (number, iteration), (name, mark) in self.earlier.marks.items():
+            record = {"step": number, "iteration": iteration, "status": mark, "earlier": True, "before": True}
+            self.keep(record, self.earlier.captured.get((number, iteration)), name)
+        with suppress(OSError):  # that costs the memory, not the replay
+            os.replace(new, self.path)
 
     def keep(self, record: dict[str, Any], captured: dict[str, Any] | None, name: str) -> None:
         """Keep a step's record; `captured` None says that the step captures what must not be kept."""
@@ -137,6 +144,7 @@ def read_earlier(path: Path) -> Earlier:
     captured: dict[Key, dict[str, Any]] = {}
     digest: str | None = None
     ended = False
+    before: dict[int, list[Key]] = {}
     try:
         with path.open("rb") as file:
             for line in file:
@@ -144,6 +152,12 @@ def read_earlier(path: Path) -> Earlier:
                     raw = json.loads(line)
                     if "record" in raw:
                         key = (int(raw["record"]["step"]), int(raw["record"].get("iteration", 0)))
+                        if raw["record"].get("before"):
+                            before.setdefault(key[0], []).append(key)
+                        else:  # from here on the step is another one: it may have fewer iterations
+                            for old in before.pop(key[0], ()):
+                                marks.pop(old, None)
+                                captured.pop(old, None)
                         marks[key] = (str(raw["name"]), MARKS[raw["record"]["status"]])
                         if "captured" in raw:
                             captured[key] = raw["captured"] or NOTHING

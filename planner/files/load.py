@@ -23,6 +23,8 @@ from .steps import PlanFile, Step, Variables
 from .texts import TextFault, compose, looks_like_json, read_text
 from .variables import UNKNOWN, VariableFault, from_environment
 
+DEEPEST_INCLUDE = 100
+"""How many files may be included within each other."""
 MOST_STEPS = 1_000_000
 """How many steps a file may have once its includes are written out."""
 
@@ -135,7 +137,18 @@ class _Loader:
             finally_=_Steps(final, len(steps) + 1),
             lock=document.get("lock"),
             variables=variables,
+            digest=self._digest(),
         )
+
+    def _digest(self) -> str:
+        import hashlib
+        import json
+
+        found = hashlib.sha256(json.dumps(self.strong, sort_keys=True).encode())
+        for source in self.sources.values():
+            text = "" if source is None else source.text or ""
+            found.update(b"\0" + text.encode("utf-8", "surrogatepass"))
+        return found.hexdigest()
 
     def let_go(self) -> None:
         """Drop what only faults need."""
@@ -245,6 +258,9 @@ class _Loader:
         if resolved in self.trail:
             circle = [*self.trail[self.trail.index(resolved) :], resolved]
             self.report.add(place(), "$", f"the file includes itself: {' → '.join(_shown(item) for item in circle)}")
+            return [], []
+        if len(self.trail) > DEEPEST_INCLUDE:
+            self.report.add(place(), "$", f"more than {DEEPEST_INCLUDE} files include each other")
             return [], []
         found = self._source(target, place)
         if found is None:

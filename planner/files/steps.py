@@ -85,7 +85,8 @@ class Step:
 
 @frozen(kw_only=True, eq=False)
 class PlanFile:
-    """A plan file that was read and checked. `source` names the file; `lock` is as written.
+    """A plan file that was read and checked. `source` names the file; `lock` is as written; `digest` stands for its
+    text, that of the files it includes, and the variables that were given.
 
     A step is made anew each time it is asked for, so that a file of many steps costs little while it runs.
     """
@@ -97,6 +98,7 @@ class PlanFile:
     finally_: Sequence[Step] = ()
     lock: Mapping[str, Any] | None = None
     variables: Variables = field(factory=Variables)
+    digest: str = ""
 
 
 @frozen(kw_only=True, eq=False)

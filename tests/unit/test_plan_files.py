@@ -395,3 +395,16 @@ def test_the_documented_form_keeps_the_published_schema(write):
     document["steps"][1]["plan"]["modle"] = "x"
 
     assert [problem.path for problem in problems("plan-file", document)] == ["$.steps[1].plan.modle"]
+
+
+def test_files_that_include_each_other_without_end_in_sight_are_a_fault_with_its_place(write):
+    for number in range(300):
+        write(f"{number}.plan.yaml", f'format_version: "1.0"\nsteps:\n- include: {number + 1}.plan.yaml\n')
+    write("300.plan.yaml", 'format_version: "1.0"\nsteps:\n- plan: {command: version}\n')
+    start = write("start.plan.yaml", 'format_version: "1.0"\nsteps:\n- include: 0.plan.yaml\n')
+    near = write("near.plan.yaml", 'format_version: "1.0"\nsteps:\n- include: 210.plan.yaml\n')
+
+    ((line, column, path, message),) = faults(start)
+    assert (line, column, path) == (3, 12, "$")
+    assert message == "more than 100 files include each other"
+    assert len(load_plan_files([near])[0].steps) == 1

@@ -303,6 +303,52 @@ def test_a_killed_replay_goes_on_where_it_was(replay: Callable[..., Replayed], t
     assert done.counts() == (3, 0, 0)
 
 
+def test_a_resumed_replay_that_is_killed_too_goes_on_where_both_were(
+    replay: Callable[..., Replayed], tmp_path: Path
+) -> None:
+    first = {"name": "first", "plan": PORT, "expect": {"$.result.value": 1}, "continue_on_error": True}
+    second = {"name": "second", "plan": PORT, "capture": {"port": "$.result.value"}}
+    third = {"name": "third", "plan": VERSION, "if": {"port": 8484}}
+    document = steps(first, second, third)
+    replay(document)
+    (state,) = (tmp_path / "state" / "replay").glob("*.jsonl")
+    state.write_bytes(b"".join(state.read_bytes().splitlines(keepends=True)[:-2]))  # killed in the third step
+    replay(document, resume=True)
+    state.write_bytes(b"".join(state.read_bytes().splitlines(keepends=True)[:3]))  # and again in the first
+
+    done = replay(document, resume=True)
+
+    assert done.marks() == [("first", "failed"), ("third", "passed")]
+    assert done.counts() == (2, 1, 0)
+    assert done.data["total"] == 3
+
+
+def test_what_failed_for_items_that_are_gone_does_not_stay_failed(
+    replay: Callable[..., Replayed], tmp_path: Path
+) -> None:
+    step = {"name": "each", "plan": PORT, "expect": {"$.result.value": "${item}"}, "continue_on_error": True}
+    replay(steps({**step, "for_each": [8484, 1]}))
+
+    assert replay(steps({**step, "for_each": [8484]}, FAILS), only_failed=True).counts() == (0, 1, 0)
+    with pytest.raises(BadInput, match="no step failed"):
+        replay(steps({**step, "for_each": [8484]}), only_failed=True)
+
+
+@pytest.mark.parametrize("change", ["an included file", "a variable"])
+def test_what_a_file_depends_on_is_not_resumed_once_it_has_changed(
+    replay: Callable[..., Replayed], tmp_path: Path, change: str
+) -> None:
+    included = tmp_path / "included.plan.json"
+    included.write_text(json.dumps(steps(VERSION)))
+    document = steps({"include": "included.plan.json"}, vars={"x": 1})
+    replay(document, var=["x=2"])
+    if change == "an included file":
+        included.write_text(json.dumps(steps(PORT)))
+
+    with pytest.raises(StalePlan, match="was changed since"):
+        replay(document, resume=True, var=["x=2"] if change == "an included file" else ["x=3"])
+
+
 def test_a_file_that_was_changed_is_not_resumed(replay: Callable[..., Replayed]) -> None:
     replay(steps(VERSION))
 
