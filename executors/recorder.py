@@ -351,11 +351,23 @@ class _Files:
                 continue
             with suppress(OSError):  # some file systems know no locks
                 fcntl.flock(self.handle, fcntl.LOCK_SH)  # while it grows no server takes it away
-            head = recording_head(name)
-            os.write(self.handle, head)
-            self.size = len(head)
+            self._begin(name)
         if self.max_files is not None:
             self._keep(self.max_files)
+
+    def _begin(self, name: str) -> None:
+        """Write the head of a new file; without it nobody could read the steps. Raises OSError, and no file stays."""
+        assert self.handle is not None
+        head = recording_head(name)
+        try:
+            written = os.write(self.handle, head)
+            if written != len(head):
+                raise OSError(f"only {written} of {len(head)} bytes fit")
+        except OSError:
+            self.close()
+            (self.folder / f"{name}.plan.yaml").unlink(missing_ok=True)
+            raise
+        self.size = len(head)
 
     def _keep(self, most: int) -> None:
         """Remove the oldest recordings where the folder has more; those that a server writes stay, and other files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from fixtures.yardstick import slowness
 from hypothesis import given
 from hypothesis import strategies as st
+from localllm.executors.recorder import _Files as RecordingFiles
 from localllm.planner.files.load import load_plan_files, read_document
 from localllm.planner.files.nodes import plain
 from localllm.planner.files.recordings import recording_head, recording_line, whole_part
@@ -87,3 +89,25 @@ def test_any_text_survives(text: str):
 
     assert line.count("\n") == 1
     assert found["recorded"] == step(text)["recorded"]
+
+
+def test_a_recording_whose_head_does_not_fit_on_the_disk_leaves_no_file_that_nobody_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write = os.write
+    fits = [3, None, None]  # bytes of the head, then whole writes
+
+    def full(handle: int, content: bytes) -> int:
+        most = fits.pop(0)
+        return write(handle, content[:most])
+
+    files = RecordingFiles(tmp_path, 1_000_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="only 3 of"):
+            files.append(step("lost"))
+        files.append(step("kept", 2))
+    files.close()
+
+    (path,) = tmp_path.iterdir()
+    assert [each.plan["messages"][0]["content"] for each in load_plan_files([str(path)])[0].steps] == ["kept"]
