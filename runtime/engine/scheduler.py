@@ -13,7 +13,9 @@ from .sequence import Sequence
 from .speculation import Speculator
 
 LEAST_SHARED = 16
-"""Fewer tokens than this are sooner computed than kept, found and copied."""
+"""Fewer tokens than this are sooner computed than kept, waited for, or brought back into the pool."""
+LEAST_COPIED = 4
+"""Fewer tokens than this are sooner computed than taken over from cells of the pool."""
 LEAST_CHUNK = 16
 """Rows of prefill a step does at least; smaller chunks would waste the weights they pull through the caches."""
 FEW_FORCED = 64
@@ -258,7 +260,9 @@ class Scheduler:
         if not (sequence.share and self.limits.shares_prefixes):
             return None
         match = self._tree.longest(sequence.tokens[:-1])
-        return (match.seq_id, match.length) if match and match.length >= LEAST_SHARED else None
+        if match is None or match.length < (LEAST_SHARED if match.seq_id in self._parked else LEAST_COPIED):
+            return None
+        return match.seq_id, match.length
 
     def _find_prefix(self, sequence: Sequence) -> None:
         """Take over what is computed already, or wait for a running prompt that begins with more of the same."""

@@ -94,6 +94,19 @@ def test_a_prefix_left_behind_is_handed_on() -> None:
     assert (share.start, share.count, second.cached) == (30, 2, 30)
 
 
+def test_a_few_tokens_are_taken_over_from_the_pool_but_not_brought_back_into_it() -> None:
+    few = [*range(6), 99, 98]
+    near = scheduler_with()
+    run_and_release(near, "a", list(range(40)))
+    near.add(sequence_of("b", few))
+    assert [share.start for share in near.schedule()] == [6]
+
+    far = scheduler_with(idle_cells=0, parked_cells=200)
+    run_and_release(far, "a", list(range(40)))
+    far.add(sequence_of("b", few))
+    assert [share.start for share in far.schedule()] == [0]
+
+
 def test_an_equal_prompt_still_computes_its_last_token() -> None:
     scheduler = scheduler_with()
     for _ in range(2):
