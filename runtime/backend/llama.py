@@ -123,6 +123,8 @@ class LlamaBackend:
     vocab: Any
     owns_model: bool = True
     _memory: Any = field(init=False)
+    _slides: bool = field(init=False)
+    """Whether layers keep a sliding window only."""
     _rows: _Rows = field(init=False)
     _output_of: list[int] = field(factory=list)
     _logits: NDArray[np.float32] | None = None
@@ -139,6 +141,7 @@ class LlamaBackend:
 
     def __attrs_post_init__(self) -> None:
         self._memory = llama_cpp.llama_get_memory(self.context)
+        self._slides = llama_cpp.llama_model_n_swa(self.model) > 0
         self._rows = _Rows(self.info.n_batch)
         self._abort = llama_cpp.ggml_abort_callback(lambda _: self._interrupted is not None and self._interrupted())
 
@@ -215,6 +218,12 @@ class LlamaBackend:
     def remove(self, sequence: int, start: int) -> None:
         if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start or -1, -1):
             raise DecodeFailed(f"llama.cpp could not cut sequence {sequence} at position {start}")
+        if self._slides and not start and self._is_empty():
+            # it would go on where the window's cells wrapped, and which cells are used decides how sums round
+            llama_cpp.llama_memory_clear(self._memory, False)
+
+    def _is_empty(self) -> bool:
+        return all(llama_cpp.llama_memory_seq_pos_max(self._memory, each) < 0 for each in range(self.info.n_sequences))
 
     def save(self, sequence: int) -> Any:
         size = llama_cpp.llama_state_seq_get_size(self.context, sequence)
@@ -401,8 +410,11 @@ def _open_context(
     n_ctx, n_slots = int(parameters.values["n_ctx"]), int(parameters.values["n_slots"])
     vocab = llama_cpp.llama_model_get_vocab(model)
     recurrent = bool(llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
-    # beyond the slots, sequences hold prefixes; a recurrent model has none to share
-    n_sequences = min(MAX_SEQUENCES, n_slots if recurrent else n_slots + 56)
+    n_swa = llama_cpp.llama_model_n_swa(model)
+    # what lies behind a sliding window is written over, and an older prefix would need it
+    shares = not recurrent and n_swa == 0
+    # beyond the slots, sequences hold prefixes
+    n_sequences = min(MAX_SEQUENCES, n_slots + 56 if shares else n_slots)
     n_batch = min(int(parameters.values["n_batch"]), pool)
     params = context_params(spec, n_ctx=pool, n_sequences=n_sequences, n_batch=n_batch)
     context = llama_cpp.llama_init_from_model(model, params)
@@ -414,9 +426,6 @@ def _open_context(
         )
     _set_adapters(context, adapters, spec)
     on_progress("context", 1.0)
-    n_swa = llama_cpp.llama_model_n_swa(model)
-    # what lies behind a sliding window may have been written over, and an older prefix would need it
-    shares = not recurrent and n_swa == 0
     n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
     bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
     gpus = [device for device in parameters.estimate.devices if device.type != "cpu"]

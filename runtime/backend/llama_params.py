@@ -63,6 +63,8 @@ def context_params(spec: LoadSpec, *, n_ctx: int, n_sequences: int, n_batch: int
     params.flash_attn_type = FLASH[str(spec.flash_attention)]
     params.type_k, params.type_v = KV_TYPES[str(spec.cache_type_k)], KV_TYPES[str(spec.cache_type_v)]
     params.kv_unified, params.no_perf = True, True
+    # no older prefix is ever gone back to where attention slides, so what lies behind the window need not be kept
+    params.swa_full = False
     params.offload_kqv = bool(spec.kv_offload)
     if spec.rope_scaling is not None:
         params.rope_scaling_type = ROPE_SCALING[spec.rope_scaling]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from .device import Device, devices_to_offload_to
 from .shape import ModelShape
@@ -38,7 +38,7 @@ class Sizing:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attention: bool = True
-    full_window: bool = True
+    full_window: bool = False
     """Layers with a sliding window keep the whole context, which llama.cpp does unless told otherwise."""
     split: tuple[float, ...] = ()
     """Each GPU's share of the offloaded layers; empty shares them by free memory."""
@@ -165,14 +165,19 @@ def padded(cells: int) -> int:
 
 def kv_bytes(shape: ModelShape, sizing: Sizing) -> list[int]:
     """Bytes of cache and state in each layer."""
-    whole = padded(sizing.n_ctx_pool)
-    window = min(whole, padded(shape.window * sizing.n_sequences + sizing.n_ubatch))
+    whole, window = padded(sizing.n_ctx_pool), _window_cells(shape, sizing)
     found = []
     for attention, state in zip(shape.attention, shape.state_bytes, strict=True):
-        cells = window if attention.windowed and not sizing.full_window else whole
+        cells = window if attention.windowed else whole
         cache = cells * attention.cell_bytes(sizing.cache_type_k, sizing.cache_type_v)
         found.append(cache + state * sizing.n_sequences)
     return found
+
+
+def _window_cells(shape: ModelShape, sizing: Sizing) -> int:
+    """Cells of a layer with a sliding window: what each sequence still sees, and the tokens of one step."""
+    whole = padded(sizing.n_ctx_pool)
+    return whole if sizing.full_window else min(whole, padded(shape.window * sizing.n_sequences + sizing.n_ubatch))
 
 
 def _held(shape: ModelShape, sizing: Sizing, places: tuple[int, ...], device: int) -> dict[str, int]:
@@ -224,12 +229,13 @@ def _compute_bytes(shape: ModelShape, sizing: Sizing, layers: bool, output: bool
 def _mask_bytes(shape: ModelShape, sizing: Sizing) -> int:
     if not any(layer.key_width for layer in shape.attention):
         return 0
-    masks = 2 if any(layer.windowed for layer in shape.attention) else 1
-    return padded(sizing.n_ctx_pool) * sizing.n_ubatch * (2 if sizing.flash_attention else 4) * masks
+    cells = padded(sizing.n_ctx_pool)
+    if any(layer.windowed for layer in shape.attention):  # these have a mask of their own
+        cells += _window_cells(shape, sizing)
+    return cells * sizing.n_ubatch * (2 if sizing.flash_attention else 4)
 
 
 def _lane_bytes(shape: ModelShape, sizing: Sizing) -> int:
     """The strict lane: a context of its own for one sequence."""
-    per_cell = sum(layer.cell_bytes(sizing.cache_type_k, sizing.cache_type_v) for layer in shape.attention)
-    compute = _compute_bytes(shape, sizing, True, True, is_cpu=True)
-    return padded(sizing.n_ctx_pool) * per_cell + sum(shape.state_bytes) + compute
+    alone = evolve(sizing, n_sequences=1)
+    return sum(kv_bytes(shape, alone)) + _compute_bytes(shape, alone, True, True, is_cpu=True)

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from fixtures.bare_loop import BareAnswer, agreeing, bare_answers
 from fixtures.tiny_models import write_gemma, write_llama, write_lora, write_mamba
 from localllm.errors import ModelLoadFailed
+from localllm.runtime.models.gguf import read_header
+from localllm.runtime.models.shape import model_shape
 from localllm.runtime.pool import LocalRuntime
 from localllm.runtime.types import Done, GenerateRequest, LoadedModel, LoadSpec, Output, Piece, Sampling
 
@@ -28,16 +31,22 @@ WRITERS: dict[str, Callable[..., Path]] = {"llama": write_llama, "mamba": write_
 Answer = tuple[list[bytes], int]
 
 
-async def answer(runtime: LocalRuntime, prompt: Sequence[int]) -> Answer:
-    """The tokens of a greedy answer as text, and how many of the prompt were not computed again."""
+async def outputs_of(runtime: LocalRuntime, prompt: Sequence[int], n: int, **fields: Any) -> list[Output]:
+    """A greedy answer of `n` tokens with their log-probabilities."""
     request = GenerateRequest(
         request_id=os.urandom(4).hex(),
         prompt=tuple(prompt),
-        sampling=Sampling(temperature=0, ignore_eos=True),
-        max_tokens=N,
+        sampling=Sampling(temperature=0, ignore_eos=True, seed=1),
+        max_tokens=n,
         logprobs=0,
+        **fields,
     )
-    outputs: list[Output] = [output async for output in runtime.generate("m", request)]
+    return [output async for output in runtime.generate("m", request)]
+
+
+async def answer(runtime: LocalRuntime, prompt: Sequence[int], n: int = N) -> Answer:
+    """The tokens of a greedy answer as text, and how many of the prompt were not computed again."""
+    outputs = await outputs_of(runtime, prompt, n)
     texts = [each.token for output in outputs if isinstance(output, Piece) for each in output.logprobs]
     (done,) = [output for output in outputs if isinstance(output, Done)]
     return texts, done.usage.cached_tokens
@@ -86,6 +95,61 @@ def test_only_memory_that_can_be_shared_is_reused(tmp_path: Path, name: str, reu
 
     assert [cached > 0 for _texts, cached in in_turns] == [False, reuses, reuses]
     assert any("each prompt is computed whole" in warning for warning in model.warnings) is not reuses
+
+
+def test_a_sliding_window_keeps_no_more_than_it_sees_and_answers_the_same(tmp_path: Path) -> None:
+    path = write_gemma(tmp_path / "m.gguf")
+    long = [1, *range(40, 340)]
+    (expected,) = bare_answers(path, [long], 100)
+
+    async def scenario() -> tuple[LoadedModel, list[bytes]]:
+        runtime = LocalRuntime()
+        try:
+            model = await runtime.load(evolve(spec_of(path), n_ctx=512, n_ubatch=64))
+            return model, (await answer(runtime, long, 100))[0]
+        finally:
+            await runtime.aclose()
+
+    model, texts = asyncio.run(asyncio.wait_for(scenario(), 250))
+    (told,) = [each for each in model.memory["estimate"]["devices"] if each["name"] == "CPU"]
+    whole, window = model.applied["n_ctx_pool"], 256
+    assert whole > 4 * window
+    assert told["kv_bytes"] * 6 * whole == sum_of_whole_cache(path, whole) * (whole + 5 * window)
+    assert sum(model.memory["kv_buffers"].values()) == pytest.approx(told["kv_bytes"], rel=0.02)
+    assert agreeing(texts, expected) > 60
+
+
+def sum_of_whole_cache(path: Path, cells: int) -> int:
+    """Bytes of a cache in which every layer keeps every cell."""
+    shape = model_shape([read_header(path)])
+    return sum(cells * layer.cell_bytes("f16", "f16") for layer in shape.attention)
+
+
+@pytest.mark.parametrize("how", [{"cache_prompt": False}, {"determinism": "strict"}], ids=str)
+def test_a_sliding_window_repeats_itself_whatever_was_asked_before(tmp_path: Path, how: dict[str, Any]) -> None:
+    path, prompts = write_gemma(tmp_path / "m.gguf"), [FIRST, FIRST[:20]]
+
+    async def scenario() -> list[list[list[Output]]]:
+        runtime = LocalRuntime()
+        try:
+            await runtime.load(evolve(spec_of(path), n_ctx=512, n_ubatch=64))
+            told = []
+            for number in range(8):
+                told.append([await outputs_of(runtime, prompt, N, **how) for prompt in prompts])
+                others = [[1, *range(50, 60 + 31 * (number * 4 + each) % 150)] for each in range(4)]
+                lengths = [1 + 37 * (number * 4 + each) % 120 for each in range(4)]
+                await asyncio.gather(*(answer(runtime, *each) for each in zip(others, lengths, strict=True)))
+            return told
+        finally:
+            await runtime.aclose()
+
+    first, *later = asyncio.run(asyncio.wait_for(scenario(), 250))
+
+    def logprobs(answers: list[list[Output]]) -> list[float]:
+        return [each.logprob for outputs in answers for o in outputs if isinstance(o, Piece) for each in o.logprobs]
+
+    assert len(logprobs(first)) == 2 * N
+    assert [logprobs(each) == logprobs(first) for each in later] == [True] * 7
 
 
 def test_an_adapter_changes_the_answer_as_in_the_bare_loop(tmp_path: Path) -> None:

@@ -79,6 +79,17 @@ def test_the_estimate_agrees_for_other_architectures(tmp_path: Path, write: obje
     compare(path, sizing, real, devices(16_000))
 
 
+@pytest.mark.parametrize("write", [write_llama, write_mamba, write_gemma])
+def test_the_strict_lane_is_counted_as_a_context_of_one_sequence(tmp_path: Path, write: object) -> None:
+    path = tmp_path / "m.gguf"
+    write(path)  # type: ignore[operator]
+    real = real_buffers(str(path), n_ctx=4096, n_ubatch=128, n_sequences=1, full_window=False)["CPU"]
+    sizing = Sizing(n_ctx_pool=4096, n_ubatch=128, n_sequences=8)
+    told = estimate(model_shape([read_header(path)]), sizing, devices(16_000)).lane_bytes
+
+    assert told / MIB == pytest.approx(real["KV"] + real["compute"], rel=0.1, abs=2)
+
+
 def test_layers_are_counted_from_the_output_down() -> None:
     gpu = devices(0, 1000)[1:]
 
