@@ -14,12 +14,12 @@ from attrs import frozen
 
 from ..compare import Difference, differences
 
-Reason = Literal["outcome", "weights", "tokenizer", "template", "sampling", "numerics"]
+Reason = Literal["outcome", "weights", "tokenizer", "template", "secret", "sampling", "numerics"]
 Verdict = Literal["same", "may differ", "differs"]
 
 ANSWERS = frozenset({"chat", "complete"})
 """Commands whose results are answers of a model; of others only the ending is compared."""
-TOLERATED: frozenset[Reason] = frozenset({"sampling", "numerics"})
+TOLERATED: frozenset[Reason] = frozenset({"secret", "sampling", "numerics"})
 """What nobody promised to be equal: a difference is told and fails nothing."""
 SAMPLING = (
     "temperature",
@@ -57,6 +57,7 @@ _WORDS: dict[Reason, str] = {
     "weights": "other weights",
     "tokenizer": "another tokenizer",
     "template": "another chat template",
+    "secret": "a secret was taken out of the recording",
     "sampling": "other sampling",
     "numerics": "numerics: without the strict lane on the same build, machine and load parameters, rounding differs",
 }
@@ -123,6 +124,8 @@ def compare_outcomes(
     if command not in ANSWERS or unanswered:
         return Comparison(equal=not found, reasons=("outcome",) if found else (), differences=found)
     reasons, unknown = causes(recorded.get("lock") or {}, lock_now)
+    if recorded.get("hidden") or recorded.get("merged"):
+        reasons = ("secret", *reasons)  # the replay asks with `***` in its place, or an answer has it again
     if recorded.get("ok") != outcome.get("ok"):
         reasons = ("outcome", *reasons)
     return Comparison(equal=not found, reasons=reasons, unknown=unknown, differences=found)

@@ -129,3 +129,15 @@ def test_of_other_plans_only_the_ending_counts():
 
 def test_the_sampling_of_a_plan_holds_the_seed_that_was_used():
     assert sampling_of({"temperature": 0.5, "seed": None, "stop": []}, 9) == {"temperature": 0.5, "seed": 9}
+
+
+@pytest.mark.parametrize("mark", ["hidden", "merged"])
+def test_a_secret_that_was_taken_out_explains_a_difference_and_excuses_no_other_weights(mark: str):
+    before = {**answered("hello"), "lock": STRICT, mark: True}
+    found = compare_outcomes("chat", before, answered("world"), STRICT)
+    other = compare_outcomes("chat", before, answered("world"), {**STRICT, "sha256": "b" * 64})
+
+    assert (found.verdict, found.reasons, found.failed) == ("differs", ("secret",), False)
+    assert "a secret was taken out of the recording" in found.sentence
+    assert (other.reasons, other.failed) == (("secret", "weights"), True)
+    assert compare_outcomes("chat", before, answered("hello"), STRICT).verdict == "may differ"
