@@ -183,14 +183,33 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_the_report(start, tmp_path):
 
 
 def test_an_interrupted_replay_is_resumed(start, tmp_path):
-    steps = [marks(tmp_path, "began"), {**HANGS, "if": "${hang}"}, {"plan": {"command": "version"}}]
-    path = write(tmp_path, "a", steps, [])
+    pipe = tmp_path / "read.plan.json"
+    os.mkfifo(pipe)
+    reads = {"plan": {"command": "plan.validate", "files": [str(pipe)]}}
+    path = write(tmp_path, "a", [marks(tmp_path, "began"), reads, {"plan": {"command": "version"}}], [])
+    process = start(path)
+    handle = open_once_it_is_read(pipe)
+    assert end(process, signal.SIGINT)[0] == 130
+    os.close(handle)
+    pipe.unlink()
+    pipe.write_text(json.dumps({"command": "version"}))
+    (tmp_path / "config.toml").write_text("")
+    out, err = start(path, options=("--resume",)).communicate(timeout=200)
+
+    assert out.splitlines()[-1] == "passed=3 failed=0 skipped=0 total=3 score=100", err
+    assert (tmp_path / "config.toml").read_text() == "", "the first step ran again"
+
+
+def test_what_was_interrupted_is_not_resumed_with_other_variables(start, tmp_path):
+    path = write(tmp_path, "a", [marks(tmp_path, "began"), {**HANGS, "if": "${hang}"}], [])
     process = start(path, options=("--var", "hang=true"))
     wait_for_end_of_first_step(tmp_path)
     assert end(process, signal.SIGINT)[0] == 130
-    out, err = start(path, options=("--var", "hang=false", "--resume")).communicate(timeout=200)
+    again = start(path, options=("--var", "hang=false", "--resume"))
+    out, err = again.communicate(timeout=200)
 
-    assert out.splitlines()[-1] == "passed=2 failed=0 skipped=1 total=3 score=66.6667", err
+    assert again.returncode == 5, (out, err)
+    assert "variable" in err
 
 
 def test_two_replays_of_one_file_at_once_both_end_well(start, tmp_path):
