@@ -109,6 +109,7 @@ def peer(python: str, model: Path, *, threads: int = 2, slots: int = 8, n_ctx: i
 @contextlib.contextmanager
 def _running(name: str, command: list[str], port: int, ready: str, env: dict[str, str]) -> Iterator[Server]:
     url = f"http://127.0.0.1:{port}"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # who ends a benchmark ends its servers
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder) / "log"
         with log_path.open("wb") as log:
