@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import random
+import re
 import statistics
 import sys
 import time
@@ -24,9 +25,10 @@ from attrs import define, field
 from workloads import RULES, streamed_text
 
 WORDS = (
-    *("apple", "bridge", "candle", "dragon", "engine", "forest", "guitar", "hammer", "island", "jacket", "kettle"),
-    *("ladder", "mirror", "needle", "orange", "pencil"),
+    *("walrus", "xylophone", "zeppelin", "tadpole", "harpoon", "gondola", "igloo", "kimono"),
+    *("lobster", "mammoth", "nutmeg", "oboe", "parsnip", "quicksand", "rhubarb", "sphinx"),
 )
+"""Such as a model says only where it is asked to."""
 FLAT = 1.05
 SETTLING_SHARE = 1 / 6
 """Of the whole time: caches fill while this lasts, so memory is compared from here on (5 of 30 minutes)."""
@@ -125,7 +127,7 @@ class Visitor:
         return text
 
     def check(self, text: str) -> None:
-        strangers = [word for word in WORDS if word != self.word and word in text.lower()]
+        strangers = [word for word in WORDS if word != self.word and re.search(rf"\b{word}\b", text.lower())]
         # the model may think of another word by itself, but not in the sentence that this client's word asks for
         if strangers and self.word not in text.lower():
             self.tally.done["answers with a stranger's word"] += 1
@@ -154,10 +156,13 @@ async def visit(visitor: Visitor, until: float) -> None:
 
 async def watch(server: servers.Server, tally: Tally, start: float, until: float) -> None:
     """Note the memory every few seconds and say each minute how it goes."""
-    said = start
+    said, told = start, 0
     while time.monotonic() < until:
         now = time.monotonic()
         tally.memory.append((now - start, server.resident_bytes()))
+        for fault in tally.faults[told:]:
+            print(f"fault at {now - start:.0f} s: {fault}", file=sys.stderr, flush=True)
+        told = len(tally.faults)
         if now - said >= 60:
             said = now
             line = f"{now - start:.0f} s: {sum(tally.done.values())} requests, {len(tally.faults)} faults"
