@@ -8,11 +8,9 @@ mark of the last forgetting, and no longer holds after the next, because its pla
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,35 +104,15 @@ def _forget_older(folder: Path, most: int) -> None:
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """Hold the mark of one plan; the file of the lock lives only as long. Raises InUse where another holds it."""
-    lock = path.with_name(f".{path.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = _lock(lock)
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(handle)  # releases it
+    """Hold the mark of one plan. Raises InUse where another process does."""
+    from .state import locked
 
-
-def _lock(path: Path) -> int:
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_file(handle, path):
-                return handle
-        except BlockingIOError:
-            os.close(handle)
+            held.enter_context(locked(path, timeout_s=0, passing=True))
+        except InUse:
             raise InUse("the report is being applied by another process", hint="wait until it has ended") from None
-        os.close(handle)  # its holder took the file away between the two calls
-
-
-def _is_file(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
+        yield
 
 
 def _folder(state_dir: str | Path) -> Path:

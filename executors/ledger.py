@@ -24,7 +24,7 @@ from typing import Any, Literal
 from attrs import field, frozen
 
 from ..errors import AmbiguousName, NotFound
-from .state import sync_folder
+from .state import is_still, sync_folder
 
 Door = Literal["cli", "http", "server", "apply", "replay"]
 Outcome = Literal["done", "no", "failed", "interrupted", "running"]
@@ -199,7 +199,7 @@ class Ledger:
             handle = self._open()
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-                if self._is_current(handle):  # else another writer moved it away while this one waited
+                if is_still(handle, self.path):  # else another writer moved it away while this one waited
                     size = _repaired(handle)
                     if size == 0 or size + coming <= self.most_bytes:
                         return handle
@@ -208,12 +208,6 @@ class Ledger:
                 os.close(handle)
                 raise
             os.close(handle)
-
-    def _is_current(self, handle: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(handle), self.path.stat())
-        except FileNotFoundError:
-            return False
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

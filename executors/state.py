@@ -66,29 +66,47 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S, passing: bool = False) -> Iterator[None]:
     """Hold the file for a read-change-write, so that two writers' changes both survive.
 
     The lock lies beside the file (`.NAME.lock`), because the file itself is replaced. It goes with the process,
-    so a crash leaves nothing behind that blocks. Raises InUse when another holds it for longer than `timeout_s`.
+    so a crash leaves nothing behind that blocks; `passing` takes its file away too, for paths that keep changing.
+    Raises InUse when another holds it for longer than `timeout_s`.
     """
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = target.with_name(f".{target.name}.lock")
+    handle = _acquire(lock, path, timeout_s)
     try:
-        _acquire(handle, path, timeout_s)
         yield
     finally:
+        if passing:
+            lock.unlink(missing_ok=True)
         os.close(handle)  # releases the lock
 
 
-def _acquire(handle: int, path: Path, timeout_s: float) -> None:
+def is_still(handle: int, path: Path) -> bool:
+    """Whether an open file is the one at the path, and was not moved or taken away since it was opened."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _acquire(lock: Path, path: Path, timeout_s: float) -> int:
     deadline = time.monotonic() + timeout_s
     while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            if is_still(handle, lock):  # else its holder took it away between the two calls
+                return handle
         except BlockingIOError:
             if time.monotonic() >= deadline:
+                os.close(handle)
                 raise InUse(f"another process holds `{path}`", hint="try again in a moment") from None
             time.sleep(0.01)
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
