@@ -426,8 +426,6 @@ def _open_context(
         )
     _set_adapters(context, adapters, spec)
     on_progress("context", 1.0)
-    n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
-    bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
     gpus = [device for device in parameters.estimate.devices if device.type != "cpu"]
     applied = {
         "profile": parameters.values["profile"],
@@ -441,7 +439,6 @@ def _open_context(
     info = BackendInfo(
         name="llama",
         model_id=spec.model_id,
-        n_vocab=n_vocab,
         n_ctx=n_ctx,
         n_ctx_pool=applied["n_ctx_pool"],
         n_slots=n_slots,
@@ -454,13 +451,7 @@ def _open_context(
         idle_cells=CPU_IDLE_CELLS if on_cpu else None,
         parked_cells=pool // 8 if on_cpu and shares else 0,
         speculation=bool(spec.options.get("speculation", True)),
-        end_tokens=tuple(token for token in range(n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, token)),
-        add_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
-        bos_token=bos if bos >= 0 else None,
-        eos_token=eos if eos >= 0 else None,
-        bos_text=_token_text(vocab, bos, special=True).decode("utf-8", "replace") if bos >= 0 else "",
-        eos_text=_token_text(vocab, eos, special=True).decode("utf-8", "replace") if eos >= 0 else "",
-        control_texts=_control_texts(vocab),
+        **_vocabulary(vocab),
         metadata=_metadata(model),
         applied=applied,
         origins={name: parameters.origins[name] for name in applied},
@@ -470,6 +461,22 @@ def _open_context(
     backend = LlamaBackend(info, model, context, vocab)
     backend._spec, backend._adapters = spec, adapters
     return backend
+
+
+def _vocabulary(vocab: Any) -> dict[str, Any]:
+    """What a backend tells of its vocabulary."""
+    n_vocab = llama_cpp.llama_vocab_n_tokens(vocab)
+    bos, eos = llama_cpp.llama_vocab_bos(vocab), llama_cpp.llama_vocab_eos(vocab)
+    return {
+        "n_vocab": n_vocab,
+        "end_tokens": tuple(token for token in range(n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, token)),
+        "add_bos": bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
+        "bos_token": bos if bos >= 0 else None,
+        "eos_token": eos if eos >= 0 else None,
+        "bos_text": _token_text(vocab, bos, special=True).decode("utf-8", "replace") if bos >= 0 else "",
+        "eos_text": _token_text(vocab, eos, special=True).decode("utf-8", "replace") if eos >= 0 else "",
+        "control_texts": _control_texts(vocab),
+    }
 
 
 def _whole_prompts(*, recurrent: bool, n_swa: int) -> tuple[str, ...]:
