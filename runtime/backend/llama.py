@@ -433,7 +433,7 @@ def _open_context(
         "n_slots": n_slots,
         "gpu_layers": _offloaded(log),
         "adapters": spec.adapters if adapters else (),
-        **applied_parameters(handed, params, context, len(gpus)),
+        **applied_parameters(handed, params, context, len(gpus), log.lines),
     }
     on_cpu = applied["gpu_layers"] == 0
     info = BackendInfo(
@@ -447,7 +447,7 @@ def _open_context(
         n_outputs=min(MAX_OUTPUTS, applied["n_batch"]),
         shares_prefixes=shares,
         rewinds=shares,
-        # on the CPU attention looks at every cell of the pool, whoever's it is
+        # on the CPU attention passes every cell of the pool, whoever's it is
         idle_cells=CPU_IDLE_CELLS if on_cpu else None,
         parked_cells=pool // 8 if on_cpu and shares else 0,
         speculation=bool(spec.options.get("speculation", True)),

@@ -75,8 +75,8 @@ def context_params(spec: LoadSpec, *, n_ctx: int, n_sequences: int, n_batch: int
     return params
 
 
-def applied_parameters(model: Any, params: Any, context: Any, n_gpus: int) -> dict[str, Any]:
-    """The effective parameters by our names, read from the structs handed over and from the context itself.
+def applied_parameters(model: Any, params: Any, context: Any, n_gpus: int, lines: Iterable[str]) -> dict[str, Any]:
+    """The effective parameters by our names, read from the structs handed over, from the context, and from the log.
 
     None means the model's own. `tensor_split` has a share for each of `n_gpus`, and none where memory decides.
     """
@@ -90,7 +90,7 @@ def applied_parameters(model: Any, params: Any, context: Any, n_gpus: int) -> di
         "n_threads_batch": llama_cpp.llama_n_threads_batch(context),
         "cache_type_k": _name_of(KV_TYPES, params.type_k),
         "cache_type_v": _name_of(KV_TYPES, params.type_v),
-        "flash_attention": _name_of(FLASH, params.flash_attn_type),
+        "flash_attention": _attention(lines) or _name_of(FLASH, params.flash_attn_type),
         "mmap": bool(model.load_mode & MMAP),
         "mlock": bool(model.load_mode & MLOCK),
         "split_mode": _name_of(SPLIT_MODES, model.split_mode),
@@ -100,6 +100,17 @@ def applied_parameters(model: Any, params: Any, context: Any, n_gpus: int) -> di
         "rope_scaling": scaling.get(params.rope_scaling_type),
         **{name: _own_as_none(name, getattr(params, name)) for name in POSITIONS},
     }
+
+
+def _attention(lines: Iterable[str]) -> str | None:
+    """Whether attention is computed the flash way, where llama.cpp decided it: only its log tells."""
+    found = None
+    for line in lines:
+        if "Flash Attention enabled" in line or "enabling flash_attn since" in line:
+            found = "on"
+        elif "Flash Attention not supported" in line or "flash_attn is not compatible" in line:
+            found = "off"
+    return found
 
 
 def what_failed(lines: Iterable[str]) -> tuple[str, ...]:

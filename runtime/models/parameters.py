@@ -28,7 +28,6 @@ from .shape import ModelShape, adapter_layer_bytes, model_shape
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_SLOTS: Final = 8
 DEFAULT_BATCH: Final = 512
-CPU_UBATCH: Final = 128
 GIB: Final = 1 << 30
 NOT_QUANTISED: Final = ("f32", "f16", "bf16")
 
@@ -101,8 +100,6 @@ def load_parameters(
     choice.take("mmap", True)
     choice.take("mlock", False)
     auto, sizing = settle_offloading(choice, shape, sizing, devices)
-    if not auto and choice.values["gpu_layers"] == 0:
-        sizing = _attention_on_cpu(choice, sizing)
     sizing = _context(choice, shape, sizing, devices, auto=auto)
     return _resolved(choice, shape, _batch_within_pool(choice, sizing), devices)
 
@@ -147,20 +144,6 @@ def _sizing(choice: Choice, shape: ModelShape, cpu: CpuLimits) -> Sizing:
         cache_type_v=choice.values["cache_type_v"],
         flash_attention=flash != "off",
     )
-
-
-def _attention_on_cpu(choice: Choice, sizing: Sizing) -> Sizing:
-    """Settle `auto` where nothing runs on a GPU.
-
-    llama.cpp's flash attention on the CPU takes 14 µs a cell and token of SmolLM2 where plain attention takes 3; plain
-    attention in turn needs room for its scores, so prompts go in smaller pieces, which costs them nothing.
-    """
-    if choice.values["flash_attention"] != "auto" or choice.values["cache_type_v"] not in NOT_QUANTISED:
-        return sizing
-    choice.put("flash_attention", "off", "machine")
-    if not choice.asked("n_ubatch"):
-        choice.put("n_ubatch", min(choice.values["n_ubatch"], CPU_UBATCH), "machine")
-    return evolve(sizing, flash_attention=False, n_ubatch=choice.values["n_ubatch"])
 
 
 def _lower(choice: Choice, name: str, value: int, why: str) -> int:

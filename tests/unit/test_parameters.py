@@ -66,12 +66,12 @@ def test_what_nobody_asked_for_is_a_default_the_machines_or_the_files(header: GG
         "profile": "auto",
         "n_slots": 8,
         "n_batch": 512,
-        "n_ubatch": 128,
+        "n_ubatch": 512,
         "n_threads": 6,
         "n_threads_batch": 6,
         "cache_type_k": "f16",
         "cache_type_v": "f16",
-        "flash_attention": "off",
+        "flash_attention": "auto",
         "adapters": (),
         "mmap": True,
         "mlock": False,
@@ -255,15 +255,3 @@ def test_a_damaged_file_is_named_by_its_model(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(gguf({"general.architecture": "llama"})[:-1])
     with pytest.raises(ModelLoadFailed, match="`nice` is truncated: the last tensor"):
         parameters_here(LoadSpec(model_id="nice", path=str(tmp_path / "m.gguf")))
-
-
-def test_flash_attention_is_left_to_llama_where_a_gpu_computes_and_kept_for_quantised_values(
-    header: GGUFHeader,
-) -> None:
-    on_gpu = resolve(header, devices(64_000, 64_000))
-    quantised = resolve(header, cache_type_v="q8_0")
-    asked = resolve(header, flash_attention="on")
-
-    assert (on_gpu.values["flash_attention"], on_gpu.values["n_ubatch"]) == ("auto", 512)
-    assert quantised.values["flash_attention"] == "auto"
-    assert (asked.values["flash_attention"], asked.values["n_ubatch"]) == ("on", 512)
