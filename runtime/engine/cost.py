@@ -3,29 +3,55 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import accumulate
+from typing import TYPE_CHECKING, Self
 
 from attrs import define, field
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 _WEIGHT = 0.08
 """Of a new measurement: steps are many and noisy, and a machine's speed drifts slowly."""
 _OUTLIER = 3.0
-_HULL_EVERY = 8
+_LEARN_EVERY = 8
+_FRESH = 256
+"""Steps for which a mean is believed as it stands; after that it may be stale."""
 
 
 @define
 class CostModel:
-    """Seconds of a step with n rows: a moving mean at some sizes, and the lower convex hull of these.
+    """Seconds of a step with n rows: a moving mean at some sizes, and lines between them.
 
-    A mean that lies above the hull is stale or was disturbed: a step of n rows costs no more than the line between a
-    smaller and a larger one. So a size that looked dear once is tried again, and its mean mends.
+    A mean that was not renewed for long is believed only where it lies on the lower convex hull of all: above, it may
+    be of a moment when the machine was busy. So a size that looked dear once is tried again, and its mean mends; and
+    one that is dear in truth, as a second row is that makes products of matrices out of those with a vector, is tried
+    no more often than that.
     """
 
+    hope: float | None = None
+    """What another row costs at most, as a share of the smallest step, where no recent mean says otherwise.
+
+    It is for whom chooses sizes by what they cost: without it, sizes that all looked dear at the start stay so.
+    """
     _seconds: dict[int, float] = field(factory=dict)
     _known: list[int] = field(factory=list)
-    """Sizes on the hull, ascending."""
+    """Sizes whose means are believed, ascending."""
+    _costs: list[float] = field(factory=list)
+    """What they are believed to take, ascending as well: fewer rows never cost more."""
     _seen: dict[int, int] = field(factory=dict)
+    _last: dict[int, int] = field(factory=dict)
+    """Which observation renewed a mean last."""
     _observed: int = 0
+
+    @classmethod
+    def of(cls, seconds: Mapping[int, float], hope: float | None = None) -> Self:
+        """What is believed after one step of each of these sizes."""
+        model = cls(hope)
+        for rows, value in seconds.items():
+            model.observe(rows, value)
+        return model
 
     @property
     def empty(self) -> bool:
@@ -44,30 +70,30 @@ class CostModel:
         else:
             # a step that lost the CPU for a while says nothing about its size
             seconds = min(seconds, before * _OUTLIER)
-            self._seconds[anchor] = before + max(_WEIGHT, 1 / (self._seen[anchor] + 1)) * (seconds - before)
+            first = self.hope is not None and not self._is_fresh(anchor)
+            weight = 1.0 if first else max(_WEIGHT, 1 / (self._seen[anchor] + 1))
+            self._seconds[anchor] = before + weight * (seconds - before)
         self._seen[anchor] = self._seen.get(anchor, 0) + 1
         self._observed += 1
-        if before is None or self._observed % _HULL_EVERY == 0:
-            self._known = self._hull()
+        self._last[anchor] = self._observed
+        if before is None or self._observed % _LEARN_EVERY == 0:
+            self._learn()
 
     def seconds(self, rows: int) -> float:
         """Expected seconds of a step with `rows` rows; 0 while nothing is known."""
-        known = self._known
+        known, costs = self._known, self._costs
         if not known or rows <= 0:
             return 0.0
         i = bisect_left(known, rows)
         if i < len(known) and known[i] == rows:
-            return self._seconds[rows]
+            return costs[i]
         if i == 0:
             # fewer rows than ever measured: no cheaper than a share of it, no dearer than all of it
-            return self._seconds[known[0]] * (0.3 + 0.7 * rows / known[0])
-        low = known[i - 1]
+            return costs[0] * (0.3 + 0.7 * rows / known[0])
         if i == len(known):
-            slope = self._slope(low)
-            return self._seconds[low] + slope * (rows - low)
-        high = known[i]
-        part = (rows - low) / (high - low)
-        return self._seconds[low] + part * (self._seconds[high] - self._seconds[low])
+            return costs[-1] + self._last_slope() * (rows - known[-1])
+        part = (rows - known[i - 1]) / (known[i] - known[i - 1])
+        return costs[i - 1] + part * (costs[i] - costs[i - 1])
 
     def rows_within(self, seconds: float, *, least: int, most: int) -> int:
         """The most rows whose step is expected to take no longer than `seconds`, within bounds."""
@@ -82,23 +108,39 @@ class CostModel:
                 high = middle - 1
         return low
 
-    def _hull(self) -> list[int]:
-        hull: list[int] = []
-        for size in sorted(self._seconds):
-            while len(hull) > 1 and self._rise(hull[-2], hull[-1]) >= self._rise(hull[-2], size):
-                hull.pop()
-            while len(hull) == 1 and self._seconds[hull[0]] >= self._seconds[size]:
-                hull.pop()  # fewer rows never cost more
-            hull.append(size)
-        return hull
+    def _learn(self) -> None:
+        means = {size: self._bounded(size) for size in sorted(self._seconds)}
+        self._known = sorted({size for size in means if self._is_fresh(size)}.union(_hull(means)))
+        least_above = accumulate((means[size] for size in reversed(self._known)), min)
+        self._costs = list(least_above)[::-1]
 
-    def _rise(self, low: int, high: int) -> float:
-        """Seconds a row between two measured sizes."""
-        return (self._seconds[high] - self._seconds[low]) / (high - low)
+    def _is_fresh(self, size: int) -> bool:
+        return self._seen[size] > 1 and self._observed - self._last[size] < _FRESH
 
-    def _slope(self, last: int) -> float:
+    def _bounded(self, size: int) -> float:
+        least = min(self._seconds)
+        if self.hope is None or size == least or self._is_fresh(size):
+            return self._seconds[size]
+        return min(self._seconds[size], self._seconds[least] * (1 + self.hope * (size - least)))
+
+    def _last_slope(self) -> float:
         """Seconds a row beyond the largest size measured."""
         if len(self._known) == 1:
-            return 0.4 * self._seconds[last] / last
-        before = self._known[-2]
-        return max((self._seconds[last] - self._seconds[before]) / (last - before), 0.0)
+            return 0.4 * self._costs[0] / self._known[0]
+        return (self._costs[-1] - self._costs[-2]) / (self._known[-1] - self._known[-2])
+
+
+def _hull(means: Mapping[int, float]) -> list[int]:
+    """The sizes on the lower convex hull; `means` ascends by size."""
+    hull: list[int] = []
+
+    def rise(low: int, high: int) -> float:
+        return (means[high] - means[low]) / (high - low)
+
+    for size in means:
+        while len(hull) > 1 and rise(hull[-2], hull[-1]) >= rise(hull[-2], size):
+            hull.pop()
+        while len(hull) == 1 and means[hull[0]] >= means[size]:
+            hull.pop()  # fewer rows never cost more
+        hull.append(size)
+    return hull

@@ -27,7 +27,7 @@ from .cost import CostModel
 from .meter import Meter
 from .scheduler import Copy, Discard, Limits, Park, Remove, Restore, Scheduler, Share
 from .sequence import Sequence
-from .speculation import Speculator
+from .speculation import ROW_HOPE, Speculator
 from .text import TextStream
 from .thinking import Thinking
 
@@ -56,9 +56,7 @@ class Engine:
         info = backend.info
         self.backend = backend
         self.meter = Meter()
-        cost = CostModel()
-        for rows, seconds in info.step_seconds.items():
-            cost.observe(rows, seconds)
+        speculates = info.speculation and info.rewinds and not strict
         self.scheduler = Scheduler(
             Limits(
                 n_slots=info.n_slots,
@@ -73,8 +71,8 @@ class Engine:
                 max_queue=max_queue,
                 fixed_chunk=strict,
             ),
-            cost,
-            Speculator(cost) if info.speculation and info.rewinds and not strict else None,
+            CostModel.of(info.step_seconds),
+            Speculator(CostModel.of(info.step_seconds, ROW_HOPE)) if speculates else None,
         )
         self._max_queue = max_queue
         self._clock = clock
@@ -306,7 +304,7 @@ class Engine:
             self._recover(shares, outcome)
             return False
         seconds = self._clock() - now
-        self.scheduler.cost.observe(len(batch), seconds)
+        self.scheduler.observe(shares, seconds)
         meter = self.meter
         meter.steps_total, meter.rows_total = meter.steps_total + 1, meter.rows_total + len(batch)
         meter.decode_s_total += seconds

@@ -41,7 +41,7 @@ class Limits:
     idle_cells: int | None = None
     """Cells that idle prefixes may keep; None is three quarters of the pool.
 
-    Where attention looks at every cell of the pool, as it does on the CPU, each idle one slows each step.
+    Where attention passes every cell of the pool, as it does on the CPU, each idle one slows each step.
     """
     parked_cells: int = 0
     """Cells' worth of idle prefixes that may lie in the machine's memory, outside the pool."""
@@ -188,6 +188,13 @@ class Scheduler:
             self._tree.put(sequence.seq_id, sequence.tokens[: min(sequence.computed, sequence.n_prompt)])
         sequence.tokens.extend(kept)
         sequence.draft = []
+
+    def observe(self, shares: list[Share], seconds: float) -> None:
+        """A step took so long. A row of prefill is cheaper than one that brings logits, as a guess does."""
+        rows, outputs = sum(share.count for share in shares), sum(share.n_outputs for share in shares)
+        self.cost.observe(rows, seconds)
+        if self.speculator is not None and rows == outputs:
+            self.speculator.cost.observe(rows, seconds)
 
     def release(self, sequence: Sequence) -> None:
         """Let go of a sequence that ended or was cancelled, in whichever phase it is; its prefix may stay."""

@@ -1,8 +1,9 @@
 """Guessing the next tokens without a draft model: what followed the same tokens before. Pure.
 
-The longest suffix of a sequence that occurred earlier, in it or in a recent answer, predicts its continuation. How many
-tokens to guess is a bet: each costs a row of the step and is worth its chance to be right. The chances are learned by
-length of the suffix, from every token that is sampled, guessed at or not, so a bad start is outgrown.
+The longest suffix of a sequence that occurred earlier, in it or in a recent answer, predicts its continuation; whether
+the other places where its end occurred went on alike says how surely. How many tokens to guess is a bet: each costs a
+row of the step and is worth its chance to be right. The chances are learned by length of the suffix and by agreement,
+from every token that is sampled, guessed at or not, so a bad start is outgrown.
 """
 
 from __future__ import annotations
@@ -19,24 +20,40 @@ SUFFIX = 3
 """Fewest tokens that must agree."""
 MAX_DRAFT = 31
 LONGEST_SUFFIX = 64
-_PRIOR = (0.25, 0.35, 0.45, 0.6, 0.8, 0.9, 0.95)
+ROW_HOPE = 0.7
+"""Share of a step that a guessed row is hoped to cost, until it was measured: dearer ones hardly ever pay."""
+PLACES = 4
+"""Occurrences of a run of SUFFIX tokens that an index remembers."""
 _BOUNDS = (3, 4, 6, 9, 16, 32, LONGEST_SUFFIX)
+_PRIOR = (
+    (0.3, 0.5, 0.6, 0.7),
+    (0.3, 0.6, 0.7, 0.85),
+    (0.45, 0.7, 0.85, 0.93),
+    (0.45, 0.75, 0.85, 0.95),
+    (0.45, 0.8, 0.87, 0.95),
+    (0.7, 0.8, 0.95, 0.97),
+    (0.7, 0.85, 0.95, 0.97),
+)
+"""Chances before anything is learned, by length of the suffix, where earlier places disagree and where 1 to 3 agree."""
 _PRIOR_WEIGHT = 6.0
 _MARGIN = 1.12
 """How much faster a bet must promise to be: chances and step times are estimates, and a lost bet is a slower answer."""
 _MEMORY = 60.0
 """Trials after which a chance has half forgotten what was before."""
 _TRUSTED = 16
-"""A suffix as long as this is no accident: bets on it are not rationed."""
+"""A suffix as long as this is no accident: bets on it are not rationed, unless it went on differently before."""
 _STAKE_STEPS = 0.5
 _STAKE_SHARE = 0.01
 _MOST_WON_STEPS = 8.0
-"""What an answer may lose by bets on shorter ones, in steps of one row: half a step, a hundredth of the steps it has
-taken, and what its bets have won, up to a bound. So no answer gets much slower, however unlucky its guesses are."""
+_LARGEST_BET_STEPS = 1.5
+"""What an answer may expect to lose by a bet on a shorter one, in steps of one row: half a step, a hundredth of the
+steps it has taken, and what its bets have won, up to a bound. And what it may lose by one at worst. So no answer gets
+much slower, however unlucky its guesses are."""
 _HOPELESS = 0.7
 """A rate so far below the best one ends the search: with more rows a row gets cheaper, but not by that much."""
 _OWN_MEMORY = 16.0
 _OWN_WEIGHT = 5.0
+_SUREST = 0.99
 
 
 def _bucket(length: int) -> int:
@@ -54,7 +71,7 @@ class Chance:
     hits: float = 0.0
     trials: float = 0.0
 
-    def observe(self, hits: int, trials: int) -> None:
+    def observe(self, hits: int, trials: float) -> None:
         """So many of the last trials were hits."""
         keep = 0.5 ** (trials / self.memory)
         self.hits = self.hits * keep + hits
@@ -79,21 +96,20 @@ class Index:
             if len(mine) >= SUFFIX:
                 places = after.setdefault(tuple(mine[-SUFFIX:]), [])
                 places.append(len(mine))
-                if len(places) > 4:
+                if len(places) > PLACES:
                     del places[0]
             mine.append(token)
 
-    def find(self, suffix: list[int]) -> tuple[int, int]:
-        """Where the longest end of `suffix` occurred (the place after it) and how long it is; (0, 0) where nowhere."""
-        best, where = 0, 0
+    def find(self, suffix: list[int]) -> list[tuple[int, int]]:
+        """Where the end of `suffix` occurred: how many tokens agree there, and the place after them; latest first."""
+        found = []
         tokens, size = self.tokens, len(suffix)
         for place in reversed(self._after.get(tuple(suffix[-SUFFIX:]), ())):
             length, most = SUFFIX, min(size, place, LONGEST_SUFFIX)
             while length < most and tokens[place - length - 1] == suffix[size - length - 1]:
                 length += 1
-            if length > best:
-                best, where = length, place
-        return where, best
+            found.append((length, place))
+        return found
 
 
 @define
@@ -112,12 +128,42 @@ class Memory:
 
 
 @define(eq=False)
-class _Guess:
-    """What one sequence is expected to go on with, and what speaks for it."""
+class Guess:
+    """What one sequence is expected to go on with; it grows as far as a bet looks."""
 
-    tokens: list[int]
     length: int
-    """Of the suffix that agreed."""
+    """Of the suffix that agreed in the first of the places."""
+    most: int
+    """Tokens that may be guessed."""
+    tokens: list[int] = field(factory=list)
+    agreement: list[int] = field(factory=list)
+    """Of each token: how many places go on with it, to 3; 0 where one that went on alike until here does not."""
+    _places: list[tuple[list[int], int]] = field(factory=list)
+    """Tokens, and where those after the suffix begin; the first one that does not end is followed."""
+
+    @classmethod
+    def of(cls, suffix: list[int], sources: Iterable[Index], most: int) -> Guess | None:
+        """The continuation of the longest end of `suffix` that any source has; None where there is none."""
+        found = [(length, place, source.tokens) for source in sources for length, place in source.find(suffix)]
+        if not found or most <= 0:
+            return None
+        found.sort(key=lambda each: -each[0])  # stable: of equal ones the latest
+        guess = cls(found[0][0], most, places=[(tokens, place) for _, place, tokens in found])
+        return guess if guess.reaches(1) else None
+
+    def reaches(self, count: int) -> bool:
+        """Whether it has so many tokens."""
+        while len(self.tokens) < min(count, self.most):
+            at = len(self.tokens)
+            going_on = [each for each in self._places if each[1] + at < len(each[0])]
+            if not going_on:
+                break
+            token = going_on[0][0][going_on[0][1] + at]
+            self._places = [each for each in going_on if each[0][each[1] + at] == token]
+            alike = len(self._places)
+            self.tokens.append(token)
+            self.agreement.append(min(alike, 3) if alike == len(going_on) else 0)
+        return len(self.tokens) >= count
 
 
 @define
@@ -125,13 +171,16 @@ class Speculator:
     """Proposes drafts for a step's sequences, and learns from what was sampled."""
 
     cost: CostModel
+    """Of steps whose rows all bring logits."""
     memory: Memory = field(factory=Memory)
     drafted: int = 0
     accepted: int = 0
-    _chances: list[Chance] = field(factory=lambda: [Chance(_MEMORY) for _ in _BOUNDS])
+    _chances: list[list[Chance]] = field(factory=lambda: [[Chance(_MEMORY) for _ in row] for row in _PRIOR])
+    """By length of the suffix and by agreement."""
     _own: dict[Sequence, Chance] = field(factory=dict)
+    """An answer's own hits, over those that were expected of its guesses."""
     _indexes: dict[Sequence, Index] = field(factory=dict)
-    _guesses: dict[Sequence, _Guess] = field(factory=dict)
+    _guesses: dict[Sequence, Guess] = field(factory=dict)
     _won: dict[Sequence, float] = field(factory=dict)
     """Seconds that an answer's bets have saved it, less than 0 where they cost it."""
 
@@ -155,8 +204,8 @@ class Speculator:
         hits = 0
         for guessed, token in zip(guess.tokens[:tried], kept, strict=False):
             hit = guessed == token
-            self._chances[_bucket(guess.length + hits)].observe(int(hit), 1)
-            own.observe(int(hit), 1)
+            own.observe(int(hit), self._general(guess, hits))
+            self._chances[_bucket(guess.length + hits)][guess.agreement[hits]].observe(int(hit), 1)
             if not hit:
                 break
             hits += 1
@@ -175,20 +224,11 @@ class Speculator:
         if self._indexes.pop(sequence, None) is not None and remember:
             self.memory.add(sequence.tokens)
 
-    def _guess(self, sequence: Sequence) -> _Guess | None:
+    def _guess(self, sequence: Sequence) -> Guess | None:
         index = self._indexes.setdefault(sequence, Index())
         index.extend(sequence.tokens[len(index.tokens) :])
-        suffix = index.tokens[-LONGEST_SUFFIX:]
-        found: tuple[int, int, Index] | None = None
-        for source in (index, self.memory.young, self.memory.old):
-            where, length = source.find(suffix)
-            if length and (found is None or length > found[1]):
-                found = (where, length, source)
         left = min(MAX_DRAFT, sequence.limit - len(sequence.tokens) - 1)
-        if found is None or left <= 0:
-            return None
-        where, length, source = found
-        return _Guess(source.tokens[where : where + left], length)
+        return Guess.of(index.tokens[-LONGEST_SUFFIX:], (index, self.memory.young, self.memory.old), left)
 
     def _bet(self, sequences: list[Sequence], most: int) -> dict[Sequence, int]:
         """How many tokens of each guess to try: rows are added by falling worth while tokens a second rise."""
@@ -216,23 +256,31 @@ class Speculator:
             elif rate < best_rate * _HOPELESS:
                 break
             guess = self._guesses[sequence]
-            if count < min(len(guess.tokens), limits[sequence]):
+            if count < limits[sequence] and guess.reaches(count + 1):
                 heapq.heappush(worth, (value * self._chance(sequence, guess, count), i, count + 1, sequence))
         return {sequence: count for sequence, count in best.items() if count}
 
-    def _most_at_stake(self, sequence: Sequence, guess: _Guess) -> int:
+    def _most_at_stake(self, sequence: Sequence, guess: Guess) -> int:
         """How many tokens of a guess the sequence can afford to lose."""
-        if guess.length >= _TRUSTED:
-            return len(guess.tokens)
+        if guess.length >= _TRUSTED and guess.agreement[0]:
+            return guess.most
         step = self.cost.seconds(1)
         purse = (_STAKE_STEPS + _STAKE_SHARE * sequence.n_answer) * step + self._won.get(sequence, 0.0)
+        risk = 1 - self._chance(sequence, guess, 0)
         count = 0
-        while count < len(guess.tokens) and self.cost.seconds(2 + count) - step <= purse:
+        while count < guess.most:
+            loss = self.cost.seconds(2 + count) - step
+            if loss * risk > purse or loss > _LARGEST_BET_STEPS * step:
+                break
             count += 1
         return count
 
-    def _chance(self, sequence: Sequence, guess: _Guess, at: int) -> float:
-        bucket = _bucket(guess.length + at)
-        general = self._chances[bucket].mean(_PRIOR[bucket], _PRIOR_WEIGHT)
+    def _chance(self, sequence: Sequence, guess: Guess, at: int) -> float:
+        general = self._general(guess, at)
         own = self._own.get(sequence)
-        return general if own is None else own.mean(general, _OWN_WEIGHT)
+        return general if own is None else min(general * own.mean(1.0, _OWN_WEIGHT), _SUREST)
+
+    def _general(self, guess: Guess, at: int) -> float:
+        """The chance of a guess's token `at`, in whatever answer."""
+        bucket, agreement = _bucket(guess.length + at), guess.agreement[at]
+        return self._chances[bucket][agreement].mean(_PRIOR[bucket][agreement], _PRIOR_WEIGHT)

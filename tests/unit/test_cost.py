@@ -54,13 +54,37 @@ def test_nothing_measured_costs_nothing() -> None:
     assert CostModel().seconds(5) == 0.0
 
 
-def test_a_size_that_looked_dear_once_is_believed_no_dearer_than_its_neighbours_say() -> None:
+def test_a_size_is_believed_as_dear_as_it_was_just_measured() -> None:
     cost = CostModel()
-    for rows, seconds in ((1, 0.010), (2, 0.090), (8, 0.045)):
-        cost.observe(rows, seconds)
+    for _ in range(2):
+        for rows, seconds in ((1, 0.010), (2, 0.018), (4, 0.022)):
+            cost.observe(rows, seconds)
+    for _ in range(8):
+        cost.observe(1, 0.010)
+
+    assert cost.seconds(2) == pytest.approx(0.018)
+    assert cost.seconds(3) == pytest.approx(0.020)
+
+
+def test_a_size_that_looked_dear_long_ago_is_believed_no_dearer_than_its_neighbours_say() -> None:
+    cost = CostModel.of({1: 0.010, 2: 0.090, 8: 0.045})
+    for _ in range(300):
+        cost.observe(1, 0.010)
+        cost.observe(8, 0.045)
 
     assert cost.seconds(2) == pytest.approx(0.015)
     assert cost.seconds(4) == pytest.approx(0.025)
+
+
+def test_a_bad_start_is_not_believed_for_ever_where_it_is_hoped_for_better() -> None:
+    cost = CostModel.of({1: 0.010, 2: 0.200, 4: 0.400}, hope=0.4)
+    hoped = cost.seconds(2), cost.seconds(4)
+    cost.observe(4, 0.030)
+    for _ in range(8):
+        cost.observe(1, 0.010)
+
+    assert hoped == (pytest.approx(0.014), pytest.approx(0.022))
+    assert cost.seconds(4) == pytest.approx(0.030)
 
 
 def test_fewer_rows_are_never_believed_dearer_than_more() -> None:

@@ -138,7 +138,7 @@ def test_beyond_the_queue_a_request_is_told_to_come_back() -> None:
 
 
 def test_several_answers_share_one_prompt() -> None:
-    asking = echo()
+    asking = echo(speculation=False)
     told = asking.ask(chat("say this again and again, word for word, until the end of the line is reached"), n=3)
 
     told.check_order(n=3)
