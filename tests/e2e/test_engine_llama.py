@@ -54,8 +54,8 @@ def empty(backend: Backend) -> None:
 
 def cost_where_rows_are_free() -> CostModel:
     cost = CostModel()
-    cost.observe(1, 1.0)
-    cost.observe(64, 1.01)
+    cost.observe(1, 0.001)
+    cost.observe(64, 0.00101)
     return cost
 
 
