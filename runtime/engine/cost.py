@@ -31,7 +31,7 @@ class CostModel:
     """
 
     hope: float | None = None
-    """What another row costs at most, as a share of the smallest step, where no recent mean says otherwise.
+    """What another row costs at most, as a share of the smallest step, where no recent mean says what rows cost.
 
     It is for whom chooses sizes by what they cost: without it, sizes that all looked dear at the start stay so.
     """
@@ -118,10 +118,14 @@ class CostModel:
         return self._seen[size] > 1 and self._observed - self._last[size] < _FRESH
 
     def _bounded(self, size: int) -> float:
+        """A mean, or where it is stale and hoped to be less: as if rows went on costing what fewer of them cost."""
         least = min(self._seconds)
         if self.hope is None or size == least or self._is_fresh(size):
             return self._seconds[size]
-        return min(self._seconds[size], self._seconds[least] * (1 + self.hope * (size - least)))
+        base = max((each for each in self._seconds if least < each < size and self._is_fresh(each)), default=least)
+        start, first = self._seconds[base], self._seconds[least]
+        slope = self.hope * first if base == least else max((start - first) / (base - least), 0.0)
+        return min(self._seconds[size], start + slope * (size - base))
 
     def _last_slope(self) -> float:
         """Seconds a row beyond the largest size measured."""

@@ -22,7 +22,7 @@ MAX_DRAFT = 31
 LONGEST_SUFFIX = 64
 ROW_HOPE = 0.7
 """Share of a step that a guessed row is hoped to cost, until it was measured: dearer ones hardly ever pay."""
-PLACES = 4
+PLACES = 8
 """Occurrences of a run of SUFFIX tokens that an index remembers."""
 _BOUNDS = (3, 4, 6, 9, 16, 32, LONGEST_SUFFIX)
 _PRIOR = (
@@ -265,12 +265,14 @@ class Speculator:
         if guess.length >= _TRUSTED and guess.agreement[0]:
             return guess.most
         step = self.cost.seconds(1)
-        purse = (_STAKE_STEPS + _STAKE_SHARE * sequence.n_answer) * step + self._won.get(sequence, 0.0)
+        won = self._won.get(sequence, 0.0)
+        purse = (_STAKE_STEPS + _STAKE_SHARE * sequence.n_answer) * step + won
+        largest = _LARGEST_BET_STEPS * step + max(won, 0.0)
         risk = 1 - self._chance(sequence, guess, 0)
         count = 0
         while count < guess.most:
             loss = self.cost.seconds(2 + count) - step
-            if loss * risk > purse or loss > _LARGEST_BET_STEPS * step:
+            if loss * risk > purse or loss > largest:
                 break
             count += 1
         return count

@@ -87,6 +87,16 @@ def test_a_bad_start_is_not_believed_for_ever_where_it_is_hoped_for_better() -> 
     assert cost.seconds(4) == pytest.approx(0.030)
 
 
+def test_more_rows_are_hoped_to_cost_what_fewer_were_just_measured_to() -> None:
+    cost = CostModel.of({1: 0.010, 2: 0.200, 4: 0.400, 8: 0.800}, hope=0.7)
+    for _ in range(8):
+        cost.observe(1, 0.010)
+        cost.observe(2, 0.014)
+
+    assert cost.seconds(4) == pytest.approx(0.022)
+    assert cost.seconds(8) == pytest.approx(0.038)
+
+
 def test_fewer_rows_are_never_believed_dearer_than_more() -> None:
     cost = CostModel()
     for rows, seconds in ((1, 0.050), (4, 0.020)):
