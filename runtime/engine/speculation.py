@@ -47,13 +47,14 @@ _STAKE_SHARE = 0.01
 _MOST_WON_STEPS = 8.0
 _LARGEST_BET_STEPS = 1.5
 """What an answer may expect to lose by a bet on a shorter one, in steps of one row: half a step, a hundredth of the
-steps it has taken, and what its bets have won, up to a bound. And what it may lose by one at worst. So no answer gets
-much slower, however unlucky its guesses are."""
+steps it has taken, and what its bets have won, up to a bound. And what it may lose by one at worst, beside what they
+have won. So no answer gets much slower, however unlucky its guesses are."""
 _HOPELESS = 0.7
 """A rate so far below the best one ends the search: with more rows a row gets cheaper, but not by that much."""
 _OWN_MEMORY = 16.0
 _OWN_WEIGHT = 5.0
 _SUREST = 0.99
+"""Nothing is surer than this: an answer may end, or turn, at any token."""
 
 
 def _bucket(length: int) -> int:
