@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KEPT = 1000
 """Models remembered; those loaded longest ago go first."""
-SIZES = ("n_ctx", "n_ctx_pool", "n_slots", "n_ubatch", "cache_type_k", "cache_type_v", "gpu_layers")
+SIZES = ("n_ctx", "n_ctx_pool", "n_slots", "n_ubatch", "flash_attention", "cache_type_k", "cache_type_v", "gpu_layers")
 
 
 def measured_file(state_dir: str | Path) -> Path:

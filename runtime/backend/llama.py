@@ -41,6 +41,8 @@ class NativeLog:
     """Where llama.cpp's log lines go, and the last errors among them: its only explanation of a failed load."""
 
     sink: LogLine
+    keeps: bool = True
+    """Whether lines are remembered: while a load may want them, since a worker lives for days."""
     errors: list[str] = field(factory=list)
     lines: list[str] = field(factory=list)
     _level: str = "info"
@@ -52,9 +54,10 @@ class NativeLog:
         self._text += text.decode("utf-8", "replace")
         while "\n" in self._text:
             line, self._text = self._text.split("\n", 1)
-            if self._level == "error":
-                self.errors.append(line.strip())
-            self.lines.append(line)
+            if self.keeps:
+                self.lines.append(line)
+                if self._level == "error":
+                    self.errors.append(line.strip())
             self.sink(self._level, line)
 
     def reason(self) -> str:
@@ -356,6 +359,7 @@ def open_llama(spec: LoadSpec, on_progress: LoadProgress, on_log: LogLine) -> Ll
         raise
     backend.make_tokenizer_beside()
     _warm_up(backend, on_progress)
+    log.keeps = False
     log.lines.clear()
     return backend
 
