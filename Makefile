@@ -10,11 +10,11 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/localllm
 # pip's own wheel cache does not look at CMAKE_ARGS, so the wheel is built once into a folder that names them.
 # RPC is a second device for tests without a GPU. With AVX512FP16, which -march=native brings, llama.cpp adds up values in
 # 16 bits, 128 at a time: heads of 64 fall back to one at a time, and attention over 1,000 cells takes twice as long.
-NO_FP16 := $(if $(findstring CMAKE_CXX_FLAGS,$(CMAKE_ARGS)),,$(foreach lang,C CXX,-DCMAKE_$(lang)_FLAGS=-U__AVX512FP16__))
-BUILD_ARGS := $(strip $(if $(findstring GGML_RPC,$(CMAKE_ARGS)),,-DGGML_RPC=ON) $(NO_FP16) $(CMAKE_ARGS))
+NO_FP16 ?= -U__AVX512FP16__
+BUILD_ARGS := $(strip $(if $(findstring GGML_RPC,$(CMAKE_ARGS)),,-DGGML_RPC=ON) $(CMAKE_ARGS))
 LLAMA_VERSION := $(shell sed -n 's/^ *"llama-cpp-python==\([0-9.]*\)".*/\1/p' pyproject.toml)
 PYTHON_TAG := $(shell $(PYTHON) -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
-BUILD_NAME := $(shell printf '%s' '$(BUILD_ARGS)' | tr -c 'A-Za-z0-9_.=-' '-')-$(PYTHON_TAG)-$(shell uname -s)-$(shell uname -m)
+BUILD_NAME := $(shell printf '%s' '$(BUILD_ARGS)' | tr -c 'A-Za-z0-9_.=-' '-')$(NO_FP16)-$(PYTHON_TAG)-$(shell uname -s)-$(shell uname -m)
 WHEEL_DIR := $(CACHE)/wheels/llama_cpp_python-$(LLAMA_VERSION)$(BUILD_NAME)
 # `=` cannot stand in a target's name.
 STAMP := $(VENV)/installed-$(LLAMA_VERSION)$(subst =,_,$(BUILD_NAME))
@@ -64,7 +64,8 @@ $(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
 	  mkdir -p "$(CACHE)/wheels"; \
 	  part=$$(mktemp -d "$(CACHE)/wheels/part.XXXXXX"); \
 	  trap 'rm -rf "$$part"' EXIT; \
-	  CMAKE_ARGS="$(BUILD_ARGS)" $(BIN)/python -m pip wheel --no-cache-dir --no-binary llama-cpp-python --no-deps \
+	  CFLAGS="$$CFLAGS $(NO_FP16)" CXXFLAGS="$$CXXFLAGS $(NO_FP16)" CMAKE_ARGS="$(BUILD_ARGS)" \
+	    $(BIN)/python -m pip wheel --no-cache-dir --no-binary llama-cpp-python --no-deps \
 	    --wheel-dir "$$part" "llama-cpp-python==$(LLAMA_VERSION)"; \
 	  chmod 755 "$$part"; \
 	  rmdir "$(WHEEL_DIR)" 2>/dev/null || true; \
