@@ -129,11 +129,11 @@ def _sizing(choice: Choice, shape: ModelShape, cpu: CpuLimits) -> Sizing:
         choice.warnings.append(f"{threads} threads share {cpu.allowed} CPUs: fewer are faster")
     for name in ("cache_type_k", "cache_type_v"):
         _check_cache_type(name, choice.take(name, "f16"), shape)
-    flash = choice.take("flash_attention", "auto")
-    if flash == "off" and choice.values["cache_type_v"] not in NOT_QUANTISED:
+    flash = choice.take("flash_attention", "auto") != "off" and shape.takes_flash_attention
+    if not flash and choice.values["cache_type_v"] not in NOT_QUANTISED:
         raise BadInput(
             f"`cache_type_v` cannot be `{choice.values['cache_type_v']}` without flash attention",
-            hint="leave `flash_attention` at `auto`, or take `f16`",
+            hint="leave `flash_attention` at `auto`, or take `f16`" if shape.takes_flash_attention else "take `f16`",
             param="cache_type_v",
         )
     return Sizing(
@@ -142,7 +142,7 @@ def _sizing(choice: Choice, shape: ModelShape, cpu: CpuLimits) -> Sizing:
         n_ubatch=n_ubatch,
         cache_type_k=choice.values["cache_type_k"],
         cache_type_v=choice.values["cache_type_v"],
-        flash_attention=flash != "off",
+        flash_attention=flash,
     )
 
 
@@ -231,8 +231,9 @@ def _alternatives(
     choice: Choice, shape: ModelShape, sizing: Sizing, devices: Sequence[Device]
 ) -> tuple[Alternative, ...]:
     found = alternatives(shape, sizing, devices, choice.values["n_ctx"], choice.values["n_slots"])
-    if choice.values["flash_attention"] == "off" and choice.asked("flash_attention"):
-        found = [each for each in found if "cache_type_v" not in each.changes]  # it needs what was switched off
+    asked_off = choice.values["flash_attention"] == "off" and choice.asked("flash_attention")
+    if asked_off or not shape.takes_flash_attention:
+        found = [each for each in found if "cache_type_v" not in each.changes]  # it needs what is off
     return tuple(found)
 
 

@@ -64,6 +64,11 @@ class ModelShape:
         return all(width % block == 0 for width in self.head_widths)
 
     @property
+    def takes_flash_attention(self) -> bool:
+        """Whether llama.cpp ever computes its attention the flash way; else plainly, whatever was asked for."""
+        return self.architecture != "grok"
+
+    @property
     def weight_bytes(self) -> int:
         """All weights, once."""
         return self.input_bytes + sum(self.layer_bytes) + self.output_bytes

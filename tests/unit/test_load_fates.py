@@ -161,6 +161,24 @@ def test_quantised_values_need_flash_attention(tmp_path: Path, header: GGUFHeade
     assert resolve(wide, cache_type_k="q8_0", flash_attention="off").fates == {}
 
 
+def test_a_model_that_llama_never_gives_flash_attention_is_reckoned_without_it(header: GGUFHeader) -> None:
+    grok = evolve(
+        header,
+        metadata={name.replace("llama.", "grok."): value for name, value in header.metadata.items()}
+        | {"general.architecture": "grok", "grok.attention.key_length": 64, "grok.attention.value_length": 64},
+    )
+    free, off = resolve(grok), resolve(grok, flash_attention="off")
+    wanting = resolve(grok, n_ctx=1 << 24)
+
+    assert grok.architecture == "grok"
+    assert free.estimate.needed_bytes == off.estimate.needed_bytes > resolve(header).estimate.needed_bytes
+    assert wanting.alternatives
+    assert not any("cache_type_v" in each.changes for each in wanting.alternatives)
+    with pytest.raises(BadInput, match="without flash attention") as caught:
+        resolve(grok, cache_type_v="q8_0")
+    assert caught.value.hint == "take `f16`"
+
+
 def test_what_would_fit_needs_nothing_that_was_switched_off(header: GGUFHeader) -> None:
     wide = evolve(
         header,
