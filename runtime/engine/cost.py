@@ -60,6 +60,8 @@ class CostModel:
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
+        if seconds <= 0:
+            return  # the clock is too coarse to tell
         anchor = ANCHORS[min(bisect_left(ANCHORS, rows), len(ANCHORS) - 1)]
         if anchor != rows:  # bring the time to the anchor along the line that is believed
             guess = self.seconds(rows)

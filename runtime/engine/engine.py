@@ -248,6 +248,7 @@ class Engine:
             limit=limit,
             share=request.cache_prompt and not self._strict,
             repeatable=not request.cache_prompt and request.sampling.seed is not None,
+            greedy=request.sampling.temperature <= 0,
         )
         sampler = self.backend.open_sampler(request.sampling, seed, prompt)
         thinking = Thinking(run.work.thinking) if run.work.thinking is not None else None

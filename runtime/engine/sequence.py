@@ -25,6 +25,8 @@ class Sequence:
     repeatable: bool = False
     """Whether its steps must not depend on what was said before: where it begins alone, the pool is empty then, its
     chunks are fixed, and nothing is guessed."""
+    greedy: bool = False
+    """Whether the likeliest token is always taken, so that the same prompt gets the same answer."""
     seq_id: int = -1
     """The backend's sequence while it runs, else -1."""
     computed: int = 0

@@ -1,30 +1,27 @@
 """Guessing the next tokens without a draft model: what followed the same tokens before. Pure.
 
 The longest suffix of a sequence that occurred earlier, in it or in a recent answer, predicts its continuation; whether
-the other places where its end occurred went on alike says how surely. How many tokens to guess is a bet: each costs a
-row of the step and is worth its chance to be right. The chances are learned by length of the suffix and by agreement,
-from every token that is sampled, guessed at or not, so a bad start is outgrown.
+the other places where its end occurred went on alike says how surely. Where the likeliest token is always taken, the
+same prompt is expected to get the same answer. How many tokens to guess is a bet: each costs a row of the step and is
+worth its chance to be right. The chances are learned by length of the suffix and by agreement, from every token that is
+sampled, guessed at or not, so a bad start is outgrown.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from bisect import bisect_left
 
 from attrs import define, field
 
 from .cost import CostModel
+from .recall import LONGEST_SUFFIX, SAME_PROMPT, Guess, Index, Memory, Place
 from .sequence import Sequence
 
-SUFFIX = 3
-"""Fewest tokens that must agree."""
 MAX_DRAFT = 31
-LONGEST_SUFFIX = 64
 ROW_HOPE = 0.7
 """Share of a step that a guessed row is hoped to cost, until it was measured: dearer ones hardly ever pay."""
-PLACES = 8
-"""Occurrences of a run of SUFFIX tokens that an index remembers."""
-_BOUNDS = (3, 4, 6, 9, 16, 32, LONGEST_SUFFIX)
+_BOUNDS = (3, 4, 6, 9, 16, 32, LONGEST_SUFFIX, SAME_PROMPT)
 _PRIOR = (
     (0.3, 0.5, 0.6, 0.7),
     (0.3, 0.6, 0.7, 0.85),
@@ -33,6 +30,7 @@ _PRIOR = (
     (0.45, 0.8, 0.87, 0.95),
     (0.7, 0.8, 0.95, 0.97),
     (0.7, 0.85, 0.95, 0.97),
+    (0.97, 0.97, 0.97, 0.97),
 )
 """Chances before anything is learned, by length of the suffix, where earlier places disagree and where 1 to 3 agree."""
 _PRIOR_WEIGHT = 6.0
@@ -53,15 +51,13 @@ _HOPELESS = 0.7
 """A rate so far below the best one ends the search: with more rows a row gets cheaper, but not by that much."""
 _OWN_MEMORY = 16.0
 _OWN_WEIGHT = 5.0
-_SUREST = 0.99
+_SUREST = 0.998
 """Nothing is surer than this: an answer may end, or turn, at any token."""
 
 
-def _bucket(length: int) -> int:
-    for i, bound in enumerate(_BOUNDS):
-        if length <= bound:
-            return i
-    return len(_BOUNDS) - 1
+def _bucket(length: int, at: int) -> int:
+    """Of a guess's token `at`, which agrees in so many tokens more if those before it do."""
+    return bisect_left(_BOUNDS, length if length == SAME_PROMPT else min(length + at, LONGEST_SUFFIX))
 
 
 @define
@@ -84,90 +80,6 @@ class Chance:
 
 
 @define
-class Index:
-    """Tokens, and where each run of SUFFIX tokens was followed by something."""
-
-    tokens: list[int] = field(factory=list)
-    _after: dict[tuple[int, ...], list[int]] = field(factory=dict)
-
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Add tokens at the end."""
-        mine, after = self.tokens, self._after
-        for token in tokens:
-            if len(mine) >= SUFFIX:
-                places = after.setdefault(tuple(mine[-SUFFIX:]), [])
-                places.append(len(mine))
-                if len(places) > PLACES:
-                    del places[0]
-            mine.append(token)
-
-    def find(self, suffix: list[int]) -> list[tuple[int, int]]:
-        """Where the end of `suffix` occurred: how many tokens agree there, and the place after them; latest first."""
-        found = []
-        tokens, size = self.tokens, len(suffix)
-        for place in reversed(self._after.get(tuple(suffix[-SUFFIX:]), ())):
-            length, most = SUFFIX, min(size, place, LONGEST_SUFFIX)
-            while length < most and tokens[place - length - 1] == suffix[size - length - 1]:
-                length += 1
-            found.append((length, place))
-        return found
-
-
-@define
-class Memory:
-    """Recent answers with their prompts, two generations of bounded size."""
-
-    capacity: int = 16384
-    young: Index = field(factory=Index)
-    old: Index = field(factory=Index)
-
-    def add(self, tokens: list[int]) -> None:
-        """Remember a finished sequence."""
-        if len(self.young.tokens) + len(tokens) > self.capacity:
-            self.old, self.young = self.young, Index()
-        self.young.extend(tokens[-self.capacity :])
-
-
-@define(eq=False)
-class Guess:
-    """What one sequence is expected to go on with; it grows as far as a bet looks."""
-
-    length: int
-    """Of the suffix that agreed in the first of the places."""
-    most: int
-    """Tokens that may be guessed."""
-    tokens: list[int] = field(factory=list)
-    agreement: list[int] = field(factory=list)
-    """Of each token: how many places go on with it, to 3; 0 where one that went on alike until here does not."""
-    _places: list[tuple[list[int], int]] = field(factory=list)
-    """Tokens, and where those after the suffix begin; the first one that does not end is followed."""
-
-    @classmethod
-    def of(cls, suffix: list[int], sources: Iterable[Index], most: int) -> Guess | None:
-        """The continuation of the longest end of `suffix` that any source has; None where there is none."""
-        found = [(length, place, source.tokens) for source in sources for length, place in source.find(suffix)]
-        if not found or most <= 0:
-            return None
-        found.sort(key=lambda each: -each[0])  # stable: of equal ones the latest
-        guess = cls(found[0][0], most, places=[(tokens, place) for _, place, tokens in found])
-        return guess if guess.reaches(1) else None
-
-    def reaches(self, count: int) -> bool:
-        """Whether it has so many tokens."""
-        while len(self.tokens) < min(count, self.most):
-            at = len(self.tokens)
-            going_on = [each for each in self._places if each[1] + at < len(each[0])]
-            if not going_on:
-                break
-            token = going_on[0][0][going_on[0][1] + at]
-            self._places = [each for each in going_on if each[0][each[1] + at] == token]
-            alike = len(self._places)
-            self.tokens.append(token)
-            self.agreement.append(min(alike, 3) if alike == len(going_on) else 0)
-        return len(self.tokens) >= count
-
-
-@define
 class Speculator:
     """Proposes drafts for a step's sequences, and learns from what was sampled."""
 
@@ -181,6 +93,8 @@ class Speculator:
     _own: dict[Sequence, Chance] = field(factory=dict)
     """An answer's own hits, over those that were expected of its guesses."""
     _indexes: dict[Sequence, Index] = field(factory=dict)
+    _earlier: dict[Sequence, Place] = field(factory=dict)
+    """The rest of an earlier answer to the same prompt, for as long as the sequence says the same."""
     _guesses: dict[Sequence, Guess] = field(factory=dict)
     _won: dict[Sequence, float] = field(factory=dict)
     """Seconds that an answer's bets have saved it, less than 0 where they cost it."""
@@ -206,7 +120,7 @@ class Speculator:
         for guessed, token in zip(guess.tokens[:tried], kept, strict=False):
             hit = guessed == token
             own.observe(int(hit), self._general(guess, hits))
-            self._chances[_bucket(guess.length + hits)][guess.agreement[hits]].observe(int(hit), 1)
+            self._chances[_bucket(guess.length, hits)][guess.agreement[hits]].observe(int(hit), 1)
             if not hit:
                 break
             hits += 1
@@ -222,14 +136,36 @@ class Speculator:
         self._own.pop(sequence, None)
         self._won.pop(sequence, None)
         self._guesses.pop(sequence, None)
+        self._earlier.pop(sequence, None)
         if self._indexes.pop(sequence, None) is not None and remember:
-            self.memory.add(sequence.tokens)
+            self.memory.add(sequence.tokens, sequence.n_prompt)
 
     def _guess(self, sequence: Sequence) -> Guess | None:
-        index = self._indexes.setdefault(sequence, Index())
-        index.extend(sequence.tokens[len(index.tokens) :])
+        index = self._indexes.get(sequence)
+        if index is None:
+            index = self._indexes[sequence] = Index()
+            index.extend(sequence.tokens[: sequence.n_prompt])
+            if sequence.greedy and (earlier := self.memory.answer_to(index.tokens)) is not None:
+                self._earlier[sequence] = earlier
+        said = sequence.tokens[len(index.tokens) :]
+        index.extend(said)
         left = min(MAX_DRAFT, sequence.limit - len(sequence.tokens) - 1)
-        return Guess.of(index.tokens[-LONGEST_SUFFIX:], (index, self.memory.young, self.memory.old), left)
+        if left <= 0:
+            return None
+        guess = self._again(sequence, said, left)
+        return guess or Guess.of(index.tokens[-LONGEST_SUFFIX:], (index, self.memory.young, self.memory.old), left)
+
+    def _again(self, sequence: Sequence, said: list[int], left: int) -> Guess | None:
+        """What the earlier answer goes on with, if what was said now is the same."""
+        place = self._earlier.pop(sequence, None)
+        if place is None:
+            return None
+        tokens, begin = place
+        end = begin + len(said)
+        if tokens[begin:end] != said:
+            return None
+        self._earlier[sequence] = tokens, end
+        return Guess.at((tokens, end), left)
 
     def _bet(self, sequences: list[Sequence], most: int) -> dict[Sequence, int]:
         """How many tokens of each guess to try: rows are added by falling worth while tokens a second rise."""
@@ -279,11 +215,11 @@ class Speculator:
         return count
 
     def _chance(self, sequence: Sequence, guess: Guess, at: int) -> float:
-        general = self._general(guess, at)
         own = self._own.get(sequence)
-        return general if own is None else min(general * own.mean(1.0, _OWN_WEIGHT), _SUREST)
+        luck = 1.0 if own is None else own.mean(1.0, _OWN_WEIGHT)
+        return min(self._general(guess, at) * luck, _SUREST)
 
     def _general(self, guess: Guess, at: int) -> float:
         """The chance of a guess's token `at`, in whatever answer."""
-        bucket, agreement = _bucket(guess.length + at), guess.agreement[at]
+        bucket, agreement = _bucket(guess.length, at), guess.agreement[at]
         return self._chances[bucket][agreement].mean(_PRIOR[bucket][agreement], _PRIOR_WEIGHT)

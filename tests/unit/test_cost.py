@@ -49,6 +49,16 @@ def test_it_follows_a_machine_that_becomes_slower() -> None:
     assert 1.9 < cost.seconds(1) <= 2.0
 
 
+def test_a_step_that_took_no_time_says_nothing() -> None:
+    cost = CostModel()
+    cost.observe(1, 0.0)
+    assert cost.empty
+
+    cost.observe(1, 1.0)
+    cost.observe(1, 0.0)
+    assert cost.seconds(1) == 1.0
+
+
 def test_nothing_measured_costs_nothing() -> None:
     assert CostModel().empty
     assert CostModel().seconds(5) == 0.0

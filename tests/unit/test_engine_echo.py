@@ -164,9 +164,7 @@ def test_a_seeded_request_without_a_cache_takes_the_same_steps_whatever_was_said
     asking = echo()
     speculator = asking.engine.scheduler.speculator
     assert speculator is not None
-    speculator.cost = CostModel()
-    speculator.cost.observe(1, 1.0)
-    speculator.cost.observe(64, 1.01)
+    speculator.cost = CostModel.of({1: 1.0, 64: 1.01})
     text = "one two three four five six seven eight nine ten " * 3
     for _ in range(3):
         asking.ask(chat(text))

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from localllm.runtime.engine.cost import CostModel
+from localllm.runtime.engine.recall import LONGEST_SUFFIX, Guess, Index, Memory
 from localllm.runtime.engine.sequence import Sequence
-from localllm.runtime.engine.speculation import Guess, Index, Memory, Speculator
+from localllm.runtime.engine.speculation import Speculator
 
 FLAT = {1: 1.0, 32: 1.1}
 """Rows cost nearly nothing, as on a GPU."""
 STEEP = {1: 1.0, 2: 2.0, 32: 32.0}
 """A row more costs as much as a step."""
-
-
-def cost_of(seconds: dict[int, float]) -> CostModel:
-    cost = CostModel()
-    for rows, value in seconds.items():
-        cost.observe(rows, value)
-    return cost
 
 
 def followed(index: Index, suffix: list[int]) -> list[int]:
@@ -60,6 +54,14 @@ def test_the_longest_suffix_predicts() -> None:
     assert Guess.of([7, 7, 7], [index], 31) is None
 
 
+def test_in_text_that_goes_round_in_circles_the_longest_suffix_agrees_as_far_as_there_is_text() -> None:
+    index = Index()
+    index.extend([1, 2, 3, 4] * 40)
+
+    assert index.find(index.tokens[-LONGEST_SUFFIX:])[0] == (LONGEST_SUFFIX, 156)
+    assert index.find([9, 9, *index.tokens[-10:]])[0] == (10, 156)
+
+
 def test_a_guess_knows_how_many_places_went_on_like_it_and_whether_one_did_not() -> None:
     index = Index()
     for ending in ([5, 6, 7], [5, 6, 8], [5, 6, 7], [5, 6]):
@@ -73,7 +75,7 @@ def test_a_guess_knows_how_many_places_went_on_like_it_and_whether_one_did_not()
 
 
 def test_an_answer_said_before_comes_in_a_few_steps() -> None:
-    speculator = Speculator(cost_of(FLAT))
+    speculator = Speculator(CostModel.of(FLAT))
     prompt, truth = list(range(20)), list(range(100, 148))
 
     assert answer(speculator, sequence_of(list(prompt)), truth) == 48
@@ -81,8 +83,47 @@ def test_an_answer_said_before_comes_in_a_few_steps() -> None:
     assert speculator.accepted > 40
 
 
+def test_the_same_prompt_is_guessed_to_get_the_same_answer_at_once_where_the_likeliest_token_is_taken() -> None:
+    speculator = Speculator(CostModel.of(FLAT))
+    prompt, truth = list(range(20)), list(range(100, 148))
+    answer(speculator, sequence_of(list(prompt)), truth)
+    for i in range(12):  # whatever else was answered to prompts that end alike
+        answer(speculator, sequence_of([1000 + i, *prompt[1:]]), [500 + i, 3, 4])
+    greedy, sampling = sequence_of(list(prompt)), sequence_of(list(prompt))
+    greedy.greedy = True
+    speculator.propose([greedy, sampling], 62)
+
+    assert greedy.draft == truth[: len(greedy.draft)]
+    assert len(greedy.draft) == 31
+    assert sampling.draft != greedy.draft
+
+
+def test_a_guess_ends_where_the_earlier_answer_ended() -> None:
+    speculator = Speculator(CostModel.of(FLAT))
+    for prompt, truth in ((list(range(20)), list(range(100, 105))), (list(range(50, 70)), list(range(200, 220)))):
+        answer(speculator, sequence_of(prompt), truth)
+    again = sequence_of(list(range(20)))
+    again.greedy = True
+    speculator.propose([again], 31)
+
+    assert again.draft == list(range(100, 105))
+
+
+def test_an_answer_that_turns_out_differently_is_not_followed_further() -> None:
+    speculator = Speculator(CostModel.of(FLAT))
+    answer(speculator, sequence_of(list(range(20))), list(range(100, 148)))
+    again = sequence_of(list(range(20)))
+    again.greedy = True
+    speculator.propose([again], 31)
+    speculator.learn(again, [100, 101, 999])
+    again.tokens.extend([100, 101, 999])
+    speculator.propose([again], 31)
+
+    assert again.draft == []
+
+
 def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_step() -> None:
-    speculator = Speculator(cost_of(STEEP))
+    speculator = Speculator(CostModel.of(STEEP))
     prompt, truth = list(range(20)), list(range(100, 148))
     answer(speculator, sequence_of(list(prompt)), truth)
     answer(speculator, sequence_of(list(prompt)), truth)
@@ -91,7 +132,7 @@ def test_nothing_is_drafted_where_a_row_costs_as_much_as_a_step() -> None:
 
 
 def test_bad_guesses_stop_being_tried_and_good_ones_are_taken_up_again() -> None:
-    speculator = Speculator(cost_of({1: 1.0, 4: 1.8, 32: 6.0}))
+    speculator = Speculator(CostModel.of({1: 1.0, 4: 1.8, 32: 6.0}))
     prompt = list(range(20))
     for i in range(30):  # the same prompt, and never the same answer: each match of the prompt misleads
         answer(speculator, sequence_of(list(prompt)), [1000 + 50 * i + k for k in range(6)])
@@ -108,7 +149,7 @@ def test_bad_guesses_stop_being_tried_and_good_ones_are_taken_up_again() -> None
 
 
 def test_a_draft_never_reaches_beyond_the_limit() -> None:
-    speculator = Speculator(cost_of(FLAT))
+    speculator = Speculator(CostModel.of(FLAT))
     answer(speculator, sequence_of(list(range(20))), list(range(100, 148)))
     sequence = sequence_of(list(range(20)), limit=24)
     speculator.propose([sequence], 31)
@@ -117,7 +158,7 @@ def test_a_draft_never_reaches_beyond_the_limit() -> None:
 
 
 def test_several_sequences_share_the_rows_there_are() -> None:
-    speculator = Speculator(cost_of(FLAT))
+    speculator = Speculator(CostModel.of(FLAT))
     answer(speculator, sequence_of(list(range(20))), list(range(100, 148)))
     sequences = [sequence_of(list(range(20))) for _ in range(4)]
     speculator.propose(sequences, 10)
@@ -129,13 +170,14 @@ def test_several_sequences_share_the_rows_there_are() -> None:
 def test_the_memory_of_earlier_answers_is_bounded() -> None:
     memory = Memory(capacity=100)
     for i in range(50):
-        memory.add(list(range(i * 10, i * 10 + 30)))
+        memory.add(list(range(i * 10, i * 10 + 30)), 10)
 
-    assert len(memory.young.tokens) + len(memory.old.tokens) <= 200
+    assert len(memory.young.tokens) + len(memory.old.tokens) <= 210
+    assert len(memory.young.answers) + len(memory.old.answers) <= 6
 
 
 def test_one_answer_s_unlucky_guesses_cost_it_little_whatever_is_believed_of_them() -> None:
-    cost = cost_of({1: 1.0, 2: 1.4, 8: 3.8, 32: 14.0})
+    cost = CostModel.of({1: 1.0, 2: 1.4, 8: 3.8, 32: 14.0})
     speculator = Speculator(cost)
     for _ in range(60):  # short runs that went on alike, so that bets on them look good
         answer(speculator, sequence_of([1, 2, 3]), [4, 5, 6, 7, 8, 9])
