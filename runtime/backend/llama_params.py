@@ -1,4 +1,5 @@
-"""Load parameters as llama.cpp's structs, and back: a loaded model reports what its structs said."""
+"""Load parameters as llama.cpp's structs, and back: a loaded model reports what its structs said,
+and which attention llama.cpp chose, what only its log says."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 _WEIGHT = 0.08
 """Of a new measurement: steps are many and noisy, and a machine's speed drifts slowly."""
+_STALE_WEIGHT = 0.5
+"""Of the first one after long, where more than one was there before."""
 _OUTLIER = 3.0
 _LEARN_EVERY = 8
 _FRESH = 256
@@ -67,18 +69,20 @@ class CostModel:
             guess = self.seconds(rows)
             seconds *= self.seconds(anchor) / guess if guess else anchor / rows
         before = self._seconds.get(anchor)
+        stale = before is None or not self._is_fresh(anchor)
         if before is None:
             self._seconds[anchor] = seconds
         else:
             # a step that lost the CPU for a while says nothing about its size
             seconds = min(seconds, before * _OUTLIER)
-            first = self.hope is not None and not self._is_fresh(anchor)
-            weight = 1.0 if first else max(_WEIGHT, 1 / (self._seen[anchor] + 1))
+            seen = self._seen[anchor]
+            again = stale and self.hope is not None  # and what was believed may be of another time
+            weight = max(_STALE_WEIGHT, 1 / seen) if again else max(_WEIGHT, 1 / (seen + 1))
             self._seconds[anchor] = before + weight * (seconds - before)
         self._seen[anchor] = self._seen.get(anchor, 0) + 1
         self._observed += 1
         self._last[anchor] = self._observed
-        if before is None or self._observed % _LEARN_EVERY == 0:
+        if stale or self._observed % _LEARN_EVERY == 0:
             self._learn()
 
     def seconds(self, rows: int) -> float:

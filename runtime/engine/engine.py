@@ -6,9 +6,11 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
 
 from ...errors import (
     BadInput,
@@ -21,7 +23,7 @@ from ...errors import (
     TimedOut,
 )
 from ..backend import Backend, Batch, Decoded
-from ..types import Done, Finished, FinishReason, SlotStatus, Started, Timings, Usage
+from ..types import Done, Finished, FinishReason, GenerateRequest, SlotStatus, Started, Timings, Usage
 from .answer import Answer, Emit, Run, Work
 from .cost import CostModel
 from .meter import Meter
@@ -248,7 +250,7 @@ class Engine:
             limit=limit,
             share=request.cache_prompt and not self._strict,
             repeatable=not request.cache_prompt and request.sampling.seed is not None,
-            greedy=request.sampling.temperature <= 0,
+            manner=_manner(request),
         )
         sampler = self.backend.open_sampler(request.sampling, seed, prompt)
         thinking = Thinking(run.work.thinking) if run.work.thinking is not None else None
@@ -442,6 +444,12 @@ class Engine:
             prompt_tokens=sequence.n_prompt,
             completion_tokens=sequence.n_answer,
         )
+
+
+def _manner(request: GenerateRequest) -> Hashable:
+    if request.sampling.temperature > 0:
+        return None
+    return evolve(request.sampling, seed=None), repr(request.constraint)
 
 
 def _bug(fault: Exception) -> InternalError:

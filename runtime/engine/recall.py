@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from attrs import define, field
+
+from .sequence import Sequence
 
 SUFFIX = 3
 """Fewest tokens that must agree."""
@@ -24,8 +26,8 @@ class Index:
     """Tokens, and where each run of SUFFIX tokens was followed by something."""
 
     tokens: list[int] = field(factory=list)
-    answers: dict[tuple[int, ...], int] = field(factory=dict)
-    """Where the latest answer to a prompt begins."""
+    answers: dict[Hashable, int] = field(factory=dict)
+    """Where an answer begins, by its manner and prompt."""
     _after: dict[tuple[int, ...], list[int]] = field(factory=dict)
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -61,21 +63,34 @@ class Memory:
     young: Index = field(factory=Index)
     old: Index = field(factory=Index)
 
-    def add(self, tokens: list[int], n_prompt: int) -> None:
+    def add(self, sequence: Sequence) -> None:
         """Remember a finished sequence."""
+        tokens, n_prompt = sequence.tokens, sequence.n_prompt
         if len(self.young.tokens) + len(tokens) > self.capacity:
             self.old, self.young = self.young, Index()
-        if len(tokens) <= self.capacity:
-            self.young.answers[tuple(tokens[:n_prompt])] = len(self.young.tokens) + n_prompt
+        if sequence.manner is not None and len(tokens) <= self.capacity and not self._says_more(sequence):
+            self.young.answers[_asked(sequence)] = len(self.young.tokens) + n_prompt
         self.young.extend([*tokens[-self.capacity :], _END])
 
-    def answer_to(self, prompt: list[int]) -> Place | None:
-        """Where the latest answer to exactly this prompt begins."""
-        key = tuple(prompt)
-        for index in (self.young, self.old):
-            if key in index.answers:
-                return index.tokens, index.answers[key]
+    def answer_to(self, sequence: Sequence) -> Place | None:
+        """Where the answer to exactly this prompt begins, which was not left to chance either."""
+        if sequence.manner is not None:
+            key = _asked(sequence)
+            for index in (self.young, self.old):
+                if key in index.answers:
+                    return index.tokens, index.answers[key]
         return None
+
+    def _says_more(self, sequence: Sequence) -> bool:
+        """Whether the answer that is known begins with this one, which was cut shorter."""
+        begin = self.young.answers.get(_asked(sequence))
+        if begin is None:
+            return False
+        return self.young.tokens[begin : begin + sequence.n_answer] == sequence.tokens[sequence.n_prompt :]
+
+
+def _asked(sequence: Sequence) -> Hashable:
+    return sequence.manner, tuple(sequence.tokens[: sequence.n_prompt])
 
 
 @define(eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 
 from attrs import define, field, frozen
 
@@ -113,8 +113,8 @@ Operation = Copy | Remove | Park | Restore | Discard
 class Scheduler:
     """The waiting line, the running sequences, and the prefixes that ended ones left behind.
 
-    First come, first admitted. A step serves every answer that runs one row at least, and gives prefill what is left
-    of its time.
+    First come, first admitted, but a request with fewer answers running comes before one with more. A step serves every
+    answer that runs one row at least, and gives prefill what is left of its time.
     """
 
     limits: Limits
@@ -235,15 +235,22 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.limits.n_slots:
-            sequence = self.waiting[0]
+            sequence = self._next_in_line()
             if not self._has_room(sequence):
                 return
-            self.waiting.popleft()
+            self.waiting.remove(sequence)
             if sequence.repeatable and not self.running:
                 self._clear_pool()
             sequence.seq_id = self._take_id()
             self.running.append(sequence)
             self._find_prefix(sequence)
+
+    def _next_in_line(self) -> Sequence:
+        """Whoever was stopped for a while; else of the requests with the fewest answers running the first."""
+        if self.waiting[0].resumed:
+            return self.waiting[0]
+        running = Counter(sequence.request_id for sequence in self.running)
+        return min(self.waiting, key=lambda sequence: running[sequence.request_id])
 
     def _has_room(self, sequence: Sequence) -> bool:
         """Whether it fits beside those that run, were every other idle prefix dropped; alone everybody fits."""
@@ -442,6 +449,7 @@ class Scheduler:
         for sequence in self.running:
             if sequence.seq_id == operation.target:
                 sequence.computed = sequence.cached = 0
+                sequence.draft = []
                 self._remove(sequence.seq_id, 0)
 
     def _discard(self, key: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from attrs import define, field
 
 
@@ -25,8 +27,8 @@ class Sequence:
     repeatable: bool = False
     """Whether its steps must not depend on what was said before: where it begins alone, the pool is empty then, its
     chunks are fixed, and nothing is guessed."""
-    greedy: bool = False
-    """Whether the likeliest token is always taken, so that the same prompt gets the same answer."""
+    manner: Hashable = None
+    """What decides the answer beside the prompt; None where chance does, so that it may differ the next time."""
     seq_id: int = -1
     """The backend's sequence while it runs, else -1."""
     computed: int = 0

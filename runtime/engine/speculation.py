@@ -1,8 +1,8 @@
 """Guessing the next tokens without a draft model: what followed the same tokens before. Pure.
 
 The longest suffix of a sequence that occurred earlier, in it or in a recent answer, predicts its continuation; whether
-the other places where its end occurred went on alike says how surely. Where the likeliest token is always taken, the
-same prompt is expected to get the same answer. How many tokens to guess is a bet: each costs a row of the step and is
+the other places where its end occurred went on alike says how surely. Where nothing is left to chance, the same prompt
+is expected to get the same answer. How many tokens to guess is a bet: each costs a row of the step and is
 worth its chance to be right. The chances are learned by length of the suffix and by agreement, from every token that is
 sampled, guessed at or not, so a bad start is outgrown.
 """
@@ -46,7 +46,8 @@ _MOST_WON_STEPS = 8.0
 _LARGEST_BET_STEPS = 1.5
 """What an answer may expect to lose by a bet on a shorter one, in steps of one row: half a step, a hundredth of the
 steps it has taken, and what its bets have won, up to a bound. And what it may lose by one at worst, beside what they
-have won. So no answer gets much slower, however unlucky its guesses are."""
+have won. So no answer gets much slower by them, however unlucky they are,
+if steps cost what is believed."""
 _HOPELESS = 0.7
 """A rate so far below the best one ends the search: with more rows a row gets cheaper, but not by that much."""
 _OWN_MEMORY = 16.0
@@ -138,14 +139,14 @@ class Speculator:
         self._guesses.pop(sequence, None)
         self._earlier.pop(sequence, None)
         if self._indexes.pop(sequence, None) is not None and remember:
-            self.memory.add(sequence.tokens, sequence.n_prompt)
+            self.memory.add(sequence)
 
     def _guess(self, sequence: Sequence) -> Guess | None:
         index = self._indexes.get(sequence)
         if index is None:
             index = self._indexes[sequence] = Index()
             index.extend(sequence.tokens[: sequence.n_prompt])
-            if sequence.greedy and (earlier := self.memory.answer_to(index.tokens)) is not None:
+            if (earlier := self.memory.answer_to(sequence)) is not None:
                 self._earlier[sequence] = earlier
         said = sequence.tokens[len(index.tokens) :]
         index.extend(said)

@@ -174,8 +174,9 @@ class Life(RuleBasedStateMachine):
         scheduler = self.asking.engine.scheduler
         fresh = [sequence.order for sequence in scheduler.waiting if not sequence.resumed]
         assert fresh == sorted(fresh)
-        if fresh:
-            assert all(sequence.order < fresh[0] for sequence in scheduler.running)
+        unserved = [sequence.order for sequence in scheduler.waiting if not sequence.resumed and not sequence.index]
+        if unserved:
+            assert all(sequence.order < unserved[0] for sequence in scheduler.running)
 
     def teardown(self) -> None:
         self.asking.run()

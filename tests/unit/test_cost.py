@@ -107,6 +107,28 @@ def test_more_rows_are_hoped_to_cost_what_fewer_were_just_measured_to() -> None:
     assert cost.seconds(8) == pytest.approx(0.038)
 
 
+def test_a_size_hoped_to_be_free_is_believed_after_one_step_that_was_not() -> None:
+    cost = CostModel.of({1: 0.0102, 2: 0.0100, 32: 0.132}, hope=0.7)
+    for _ in range(8):
+        cost.observe(1, 0.0102)
+        cost.observe(2, 0.0100)
+    hoped = cost.seconds(32)
+    cost.observe(32, 0.132)
+
+    assert hoped < 0.02
+    assert cost.seconds(32) == pytest.approx(0.132)
+
+
+def test_the_first_step_of_a_size_after_long_counts_half() -> None:
+    cost = CostModel.of({1: 0.010, 4: 0.020}, hope=0.7)
+    cost.observe(4, 0.020)
+    for _ in range(300):
+        cost.observe(1, 0.010)
+    cost.observe(4, 0.060)
+
+    assert cost.seconds(4) == pytest.approx(0.040)
+
+
 def test_fewer_rows_are_never_believed_dearer_than_more() -> None:
     cost = CostModel()
     for rows, seconds in ((1, 0.050), (4, 0.020)):

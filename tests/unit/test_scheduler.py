@@ -7,6 +7,7 @@ from typing import Any
 from localllm.runtime.engine.cost import CostModel
 from localllm.runtime.engine.scheduler import Copy, Discard, Limits, Park, Remove, Restore, Scheduler, Share
 from localllm.runtime.engine.sequence import Sequence
+from localllm.runtime.engine.speculation import Speculator
 
 
 def limits(**changes: Any) -> Limits:
@@ -55,6 +56,26 @@ def test_who_came_first_is_admitted_first_and_slots_are_never_exceeded() -> None
 
     scheduler.release(sequences[0])
     assert names(step(scheduler)) == ["b", "c"]
+
+
+def test_a_request_for_many_answers_does_not_keep_the_others_waiting() -> None:
+    scheduler = scheduler_with(n_slots=2)
+    many = [Sequence(request_id="many", index=i, tokens=[1], n_prompt=1, limit=9) for i in range(5)]
+    for sequence in many:
+        scheduler.add(sequence)
+    step(scheduler)
+    other, third = sequence_of("other", [2]), sequence_of("third", [3])
+    scheduler.add(other)
+    scheduler.add(third)
+    scheduler.release(many[0])
+
+    assert names(step(scheduler)) == ["many", "other"]
+
+    scheduler.release(many[1])
+    assert names(step(scheduler)) == ["other", "many"]
+
+    scheduler.release(other)
+    assert names(step(scheduler)) == ["many", "third"]
 
 
 def test_running_answers_get_their_row_beside_a_long_prompt_that_gets_the_rest_of_the_time() -> None:
@@ -267,6 +288,32 @@ def test_cells_that_do_not_come_back_are_computed() -> None:
     assert (share.start, share.count, again.cached) == (0, 41, 0)
     assert scheduler.parked_cells == 0
     assert Discard(restore.key) in scheduler.operations
+
+
+def test_cells_that_do_not_come_back_take_the_guesses_that_went_with_them() -> None:
+    speculator = Speculator(CostModel.of({1: 1.0, 64: 1.01}))
+    scheduler = Scheduler(limits(idle_cells=0, parked_cells=200), CostModel.of({1: 1.0, 64: 1.01}), speculator)
+    prompt = list(range(60))
+    for i in range(2):
+        sequence = sequence_of(f"r{i}", prompt)
+        sequence.manner = "greedy"
+        scheduler.add(sequence)
+        for token in range(100, 140):
+            for share in scheduler.schedule():
+                scheduler.commit(share, [token] if share.n_outputs else [])
+            scheduler.operations.clear()
+        scheduler.release(sequence)
+        scheduler.operations.clear()
+    again = sequence_of("again", prompt)
+    again.manner = "greedy"
+    scheduler.add(again)
+    (guessed,) = scheduler.schedule()
+    (restore,) = [operation for operation in scheduler.operations if isinstance(operation, Restore)]
+    scheduler.not_restored(restore)
+    (share,) = scheduler.schedule()
+
+    assert guessed.draft
+    assert (share.start, share.count, share.draft) == (0, 60, [])
 
 
 def test_what_is_parked_is_bounded_and_nothing_is_parked_twice() -> None:

@@ -21,8 +21,8 @@ def followed(index: Index, suffix: list[int]) -> list[int]:
     return guess.tokens
 
 
-def sequence_of(tokens: list[int], limit: int = 1000) -> Sequence:
-    return Sequence(request_id="r", index=0, tokens=tokens, n_prompt=len(tokens), limit=limit)
+def sequence_of(tokens: list[int], limit: int = 1000, manner: str | None = None) -> Sequence:
+    return Sequence(request_id="r", index=0, tokens=tokens, n_prompt=len(tokens), limit=limit, manner=manner)
 
 
 def answer(speculator: Speculator, sequence: Sequence, truth: list[int], most: int = 31) -> int:
@@ -83,27 +83,48 @@ def test_an_answer_said_before_comes_in_a_few_steps() -> None:
     assert speculator.accepted > 40
 
 
-def test_the_same_prompt_is_guessed_to_get_the_same_answer_at_once_where_the_likeliest_token_is_taken() -> None:
+def test_the_same_prompt_is_guessed_to_get_the_same_answer_at_once_where_nothing_is_left_to_chance() -> None:
     speculator = Speculator(CostModel.of(FLAT))
     prompt, truth = list(range(20)), list(range(100, 148))
-    answer(speculator, sequence_of(list(prompt)), truth)
+    answer(speculator, sequence_of(list(prompt), manner="greedy"), truth)
     for i in range(12):  # whatever else was answered to prompts that end alike
         answer(speculator, sequence_of([1000 + i, *prompt[1:]]), [500 + i, 3, 4])
-    greedy, sampling = sequence_of(list(prompt)), sequence_of(list(prompt))
-    greedy.greedy = True
-    speculator.propose([greedy, sampling], 62)
+    again, by_chance, otherwise = (sequence_of(list(prompt), manner=manner) for manner in ("greedy", None, "form"))
+    speculator.propose([again, by_chance, otherwise], 93)
 
-    assert greedy.draft == truth[: len(greedy.draft)]
-    assert len(greedy.draft) == 31
-    assert sampling.draft != greedy.draft
+    assert again.draft == truth[: len(again.draft)]
+    assert len(again.draft) == 31
+    assert by_chance.draft[:1] != truth[:1]
+    assert otherwise.draft[:1] != truth[:1]
+
+
+def test_the_answer_to_a_prompt_is_neither_replaced_by_chance_nor_by_its_own_beginning() -> None:
+    speculator = Speculator(CostModel.of(FLAT))
+    prompt, truth = list(range(20)), list(range(100, 120))
+    answer(speculator, sequence_of(list(prompt), manner="greedy"), truth)
+    answer(speculator, sequence_of(list(prompt)), [7, 8, 9])
+    answer(speculator, sequence_of(list(prompt), manner="greedy"), truth[:2])
+    cancelled = sequence_of(list(prompt), manner="greedy")
+    speculator.propose([cancelled], 31)
+    speculator.forget(cancelled, remember=True)
+    again = sequence_of(list(prompt), manner="greedy")
+    speculator.propose([again], 31)
+
+    assert again.draft == truth
+
+    answer(speculator, sequence_of(list(prompt), manner="greedy"), [100, 5, 6])  # after a change of the model's mind
+    speculator.propose([again], 31)
+    later = sequence_of(list(prompt), manner="greedy")
+    speculator.propose([later], 31)
+
+    assert later.draft == [100, 5, 6]
 
 
 def test_a_guess_ends_where_the_earlier_answer_ended() -> None:
     speculator = Speculator(CostModel.of(FLAT))
     for prompt, truth in ((list(range(20)), list(range(100, 105))), (list(range(50, 70)), list(range(200, 220)))):
-        answer(speculator, sequence_of(prompt), truth)
-    again = sequence_of(list(range(20)))
-    again.greedy = True
+        answer(speculator, sequence_of(prompt, manner="greedy"), truth)
+    again = sequence_of(list(range(20)), manner="greedy")
     speculator.propose([again], 31)
 
     assert again.draft == list(range(100, 105))
@@ -111,9 +132,8 @@ def test_a_guess_ends_where_the_earlier_answer_ended() -> None:
 
 def test_an_answer_that_turns_out_differently_is_not_followed_further() -> None:
     speculator = Speculator(CostModel.of(FLAT))
-    answer(speculator, sequence_of(list(range(20))), list(range(100, 148)))
-    again = sequence_of(list(range(20)))
-    again.greedy = True
+    answer(speculator, sequence_of(list(range(20)), manner="greedy"), list(range(100, 148)))
+    again = sequence_of(list(range(20)), manner="greedy")
     speculator.propose([again], 31)
     speculator.learn(again, [100, 101, 999])
     again.tokens.extend([100, 101, 999])
@@ -170,7 +190,9 @@ def test_several_sequences_share_the_rows_there_are() -> None:
 def test_the_memory_of_earlier_answers_is_bounded() -> None:
     memory = Memory(capacity=100)
     for i in range(50):
-        memory.add(list(range(i * 10, i * 10 + 30)), 10)
+        sequence = sequence_of(list(range(i * 10, i * 10 + 10)), manner="greedy")
+        sequence.tokens.extend(range(i * 10 + 10, i * 10 + 30))
+        memory.add(sequence)
 
     assert len(memory.young.tokens) + len(memory.old.tokens) <= 210
     assert len(memory.young.answers) + len(memory.old.answers) <= 6
