@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .llama import LlamaBackend
 
 DEFAULT_ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+SUBSTITUTE_SEED = 2**31
+"""Stands for the one seed that llama.cpp reads as "draw one". Far from it, for its neighbours are those of the other
+answers of the same request.
+"""
 ALIASES = {"typical_p": "typ_p", "typical": "typ_p", "temp": "temperature", "repeat_penalty": "penalties"}
 
 
@@ -28,6 +32,11 @@ def sampler_order(names: Sequence[str]) -> tuple[str, ...]:
                 f"there is no sampler `{asked}`", hint=f"the samplers are {', '.join(DEFAULT_ORDER)}", param="samplers"
             )
     return order or DEFAULT_ORDER
+
+
+def native_seed(seed: int) -> int:
+    """The seed for llama.cpp's samplers: an answer repeats with every seed that can be asked for."""
+    return SUBSTITUTE_SEED if seed == llama_cpp.LLAMA_DEFAULT_SEED else seed
 
 
 def _stages(backend: LlamaBackend, s: Sampling, seed: int) -> dict[str, Callable[[], Any]]:
@@ -137,7 +146,7 @@ def open_sampler(backend: LlamaBackend, s: Sampling, seed: int, prompt: Sequence
     chain = llama_cpp.llama_sampler_chain_init(params)
     if bias is not None:
         llama_cpp.llama_sampler_chain_add(chain, bias)
-    for stage in _chain(backend, s, seed, order, active):
+    for stage in _chain(backend, s, native_seed(seed), order, active):
         llama_cpp.llama_sampler_chain_add(chain, stage)
     if active & {"penalties", "dry"}:
         for token in prompt[-backend.info.n_ctx :]:
