@@ -1,4 +1,4 @@
-"""What the small real model is not, through a whole worker: recurrent, with a sliding window, with an adapter.
+"""What the small real model is not, through a whole worker: recurrent, hybrid, with a sliding window, with an adapter.
 
 Each answer must be the bare loop's, token for token up to a tie: such memory cannot share prefixes or be rewound, and
 a runtime that did so anyway would go on from a wrong state.
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from fixtures.bare_loop import BareAnswer, agreeing, bare_answers
-from fixtures.tiny_models import write_gemma, write_llama, write_lora, write_mamba
+from fixtures.tiny_models import write_gemma, write_hybrid, write_llama, write_lora, write_mamba
 from localllm.errors import ModelLoadFailed
 from localllm.runtime.models.gguf import read_header
 from localllm.runtime.models.shape import model_shape
@@ -26,7 +26,12 @@ N = 12
 FIRST = [1, *range(40, 130)]
 """Longer than gemma's window of 32 tokens."""
 TURNS = [FIRST, [*FIRST, 300, 301, 302], FIRST, [1, *range(90, 150)], [*FIRST, 300, 301, 302, 303], FIRST[:60], FIRST]
-WRITERS: dict[str, Callable[..., Path]] = {"llama": write_llama, "mamba": write_mamba, "gemma": write_gemma}
+WRITERS: dict[str, Callable[..., Path]] = {
+    "llama": write_llama,
+    "mamba": write_mamba,
+    "hybrid": write_hybrid,
+    "gemma": write_gemma,
+}
 
 Answer = tuple[list[bytes], int]
 
@@ -89,7 +94,7 @@ def test_answers_in_turns_and_together_are_the_bare_loops(tmp_path: Path, name: 
     assert agreement(together, expected) > 0.6
 
 
-@pytest.mark.parametrize(("name", "reuses"), [("llama", True), ("mamba", False), ("gemma", False)])
+@pytest.mark.parametrize(("name", "reuses"), [(name, name == "llama") for name in WRITERS])
 def test_only_memory_that_can_be_shared_is_reused(tmp_path: Path, name: str, reuses: bool) -> None:
     model, in_turns, _together = ask(spec_of(WRITERS[name](tmp_path / "m.gguf")), [FIRST, FIRST, [*FIRST, 300]])
 
