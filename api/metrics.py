@@ -33,7 +33,10 @@ COUNTERS = {
 }
 HISTOGRAMS = {
     "time_to_first_token_s": "Seconds from a request to its first token",
-    "inter_token_s": "Seconds between two tokens of one answer; tokens that came together share the time",
+    "inter_token_s": (
+        "Seconds between two tokens of one answer; tokens that came together share the time, "
+        "and an answer that is not streamed, whose tokens all come together, has none"
+    ),
     "queue_s": "Seconds a request waited for a slot",
     "request_s": "Seconds from a request to its end",
 }

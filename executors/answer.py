@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
@@ -101,6 +102,9 @@ class Continuation:
     _text: list[str] = field(factory=list, init=False)
     _logprobs: dict[str, list[Any]] | None = field(default=None, init=False)
     _offset: int = field(default=0, init=False)
+    _decoder: codecs.IncrementalDecoder = field(
+        factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"), init=False
+    )
 
     def piece(self, piece: Piece) -> Delta:
         """New text, with the log-probabilities in the older shape where there are any."""
@@ -125,13 +129,20 @@ class Continuation:
             rows["tokens"].append(text)
             rows["token_logprobs"].append(token.logprob)
             rows["top_logprobs"].append({_text(raw): value for raw, value in token.top})
-            rows["text_offset"].append(self._offset)
-            self._offset += len(text)
+            rows["text_offset"].append(self._place(token.token))
         if self._logprobs is None:
             self._logprobs = {name: [] for name in rows}
         for name, values in rows.items():
             self._logprobs[name].extend(values)
         return rows
+
+    def _place(self, raw: bytes) -> int:
+        """Where a token's text begins in the answer's; all parts of one character begin where that does."""
+        if raw and raw[0] & 0xC0 != 0x80:  # nothing goes on what was begun: it is shown as one U+FFFD
+            self._offset += len(self._decoder.decode(b"", final=True))
+        begins = self._offset
+        self._offset += len(self._decoder.decode(raw))
+        return begins
 
 
 def usage_of(*usages: Usage) -> dict[str, Any]:

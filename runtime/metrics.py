@@ -53,7 +53,10 @@ class RequestMetrics:
     worker_deaths_total: int = 0
     time_to_first_token_s: Histogram = field(factory=Histogram)
     inter_token_s: Histogram = field(factory=lambda: Histogram(_GAPS))
-    """Time between two tokens of one answer, as the pool got them: those of one piece share the time since the last."""
+    """Time between two tokens of one answer, as the pool got them: those of one piece share the time since the last.
+
+    An answer that is read whole comes in one piece, and so adds nothing.
+    """
     queue_s: Histogram = field(factory=Histogram)
     request_s: Histogram = field(factory=Histogram)
 

@@ -9,6 +9,7 @@ import pytest
 from localllm.executors.answer import Answer, Continuation
 from localllm.executors.events import Delta
 from localllm.runtime.conversation.reply import ReplyFormat
+from localllm.runtime.engine.text import TextStream
 from localllm.runtime.types import Done, Finished, Piece, Started, TokenLogprob, Usage
 
 THINK = ReplyFormat(reasoning=(("<think>", "</think>"),))
@@ -150,3 +151,29 @@ def test_log_probabilities_of_a_text_have_the_older_shape() -> None:
         },
         "finish_reason": "stop",
     }
+
+
+@pytest.mark.parametrize(
+    ("tokens", "offsets"),
+    [
+        ([b"a", b"\xf0\x9f", b"\x98\x80", b"b", b"c"], [0, 1, 1, 2, 3]),
+        ([b"\xf0\x9f", b"\x98\x80b", b"c"], [0, 0, 2]),
+        ([b"\xf0\x9f", b"b", b"c"], [0, 1, 2]),
+        ([b"\xff", b"b"], [0, 1]),
+        ([b"", b"\xc3\xa9t\xc3", b"\xa9", b"s"], [0, 0, 2, 3]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_offsets_of_a_text_are_places_in_what_is_shown(
+    tokens: list[bytes], offsets: list[int], at_once: bool
+) -> None:
+    choice, stream = Continuation(index=0), TextStream()
+    rows = [TokenLogprob(token=token, logprob=-1.0) for token in tokens]
+    for group in [rows] if at_once else [[row] for row in rows]:
+        text = "".join(stream.push(row.token) for row in group)
+        choice.piece(Piece(index=0, text=text, logprobs=tuple(group)))
+    told = choice.choice()
+    places = {offset: token for offset, token in zip(offsets, tokens, strict=True) if token.isascii() and token}
+
+    assert told["logprobs"]["text_offset"] == offsets
+    assert all(told["text"][offset:].startswith(token.decode()) for offset, token in places.items())

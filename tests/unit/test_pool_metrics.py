@@ -43,6 +43,16 @@ def test_tokens_that_come_in_one_piece_share_the_time_since_the_last() -> None:
     assert told["buckets"][-2:] == [[1.0, 5], [5.0, 5]]
 
 
+def test_an_answer_that_is_read_whole_has_no_gaps() -> None:
+    metrics = RequestMetrics()
+    meter = metrics.begin(0.0)
+    meter.saw(Piece(index=0, text="all of it", tokens=9), 3.0)
+    meter.saw(Done(usage=Usage(), timings=Timings(time_to_first_token_s=0.5)), 3.0)
+
+    assert metrics.inter_token_s.as_dict()["count"] == 0
+    assert metrics.time_to_first_token_s.as_dict()["sum"] == 0.5
+
+
 def test_two_answers_of_one_request_have_gaps_of_their_own() -> None:
     metrics = RequestMetrics()
     meter = metrics.begin(0.0)

@@ -75,6 +75,12 @@ def test_each_line_is_one_that_prometheus_reads() -> None:
     assert all(name.endswith("_total") for name in re.findall(r"# TYPE (\S+) counter", text))
 
 
+def test_the_help_of_the_gaps_says_that_whole_answers_have_none() -> None:
+    helped = re.findall(r"# HELP (\S+) (.*)", prometheus_text([loaded()], "1.2.3"))
+
+    assert "an answer that is not streamed" in dict(helped)["localllm_inter_token_seconds"]
+
+
 def test_counters_and_histograms_hold_what_was_counted() -> None:
     found = values(prometheus_text([loaded(requests_running=2)], "1.2.3"))
 
