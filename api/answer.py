@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Scope, Send
 
 FIRST_EVENT_GRACE_S = 0.4
-"""How long an answer may be silent before its headers go out: a fault within it is a clean 4xx or 5xx, and a client
-that waits for headers never waits longer than half a second."""
+"""How long an answer that takes its time may be silent before its headers go out: a fault within it is a clean 4xx or
+5xx, and a client that waits for headers waits little longer than half a second."""
 
 Frames = AsyncGenerator[bytes, None]
 WriteFault = Callable[[LocalLLMError], bytes]
@@ -31,6 +31,9 @@ WriteFault = Callable[[LocalLLMError], bytes]
 @frozen(kw_only=True)
 class Stream:
     """A streamed answer: `frames` are whole lines or blocks, each sent at once.
+
+    The headers go out with the first frame. Where that takes longer they go out before it, so that the client does not
+    give up: `FIRST_EVENT_GRACE_S` after `slow` is set, and after `hold_s` at the latest.
 
     `fault` writes the frame that ends a stream whose headers are out; `comment`, where the format has one, is sent
     after each `keep_alive_s` of silence.
@@ -44,6 +47,9 @@ class Stream:
     comment: bytes | None = None
     more_headers: Mapping[str, str] = field(factory=dict)
     """Read when the headers go out: what the frames' source has put there by then goes with them."""
+    hold_s: float = FIRST_EVENT_GRACE_S
+    slow: asyncio.Event = field(factory=asyncio.Event)
+    """Set by the frames' source once it waits for what takes long by its nature, such as a load."""
     detailed: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,7 +112,10 @@ class _Delivery:
         await self.send({"type": "http.response.body", "body": frame, "more_body": True})
 
     async def _fill_silence(self) -> None:
-        await asyncio.sleep(FIRST_EVENT_GRACE_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.stream.hold_s):
+                await self.stream.slow.wait()
+                await asyncio.sleep(FIRST_EVENT_GRACE_S)
         await self._open()
         comment, interval = self.stream.comment, self.stream.keep_alive_s
         if comment is None or interval <= 0:

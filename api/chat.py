@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from litestar.types import ASGIApp
 from ..errors import InternalError, LocalLLMError
 from ..executors.context import read_whole
 from ..executors.dispatch import dispatch
-from ..executors.events import Delta, Record, Result
+from ..executors.events import Delta, Progress, Record, Result
 from ..planner.codec import load_plan
 from .answer import Frames, Stream, Whole
 from .body import AnyRequest, asks_for_dry_run, json_object
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 NOTES_HEADER = "x-localllm-notes"
 """Tells what was repaired in a conversation that the model's template would not take as it came."""
+
+VALIDATION_S = 15.0
+"""How long the headers of a stream wait for its request to be taken or refused, where no setting says how long a stream
+may be silent. A request is checked in milliseconds, so only a long line of others ahead makes it seconds; half of the
+30 s after which the least patient of common proxies give up leaves room for what is between."""
 
 
 def chat_routes(server: Server) -> list[HTTPRouteHandler]:
@@ -68,14 +74,17 @@ def _answer(
     if not call.stream:
         return Whole(make=lambda: _whole(events, form))
     headers: dict[str, str] = {}
+    slow = asyncio.Event()
     return Stream(
-        frames=_frames(events, call, chunks, headers),
+        frames=_frames(events, call, chunks, headers, slow),
         media_type="text/event-stream; charset=utf-8",
         fault=error_frame,
         log=server.log_fault,
         keep_alive_s=server.keep_alive_s,
         comment=COMMENT,
         more_headers=headers,
+        hold_s=server.keep_alive_s or VALIDATION_S,
+        slow=slow,
     )
 
 
@@ -114,13 +123,17 @@ async def result_of(events: Events) -> Result:
     raise InternalError("the request ended without a result")
 
 
-async def _frames(events: Events, call: Call, kind: type[Chunks], headers: dict[str, str]) -> Frames:
-    """The events as OpenAI's frames, `[DONE]` last."""
+async def _frames(
+    events: Events, call: Call, kind: type[Chunks], headers: dict[str, str], slow: asyncio.Event
+) -> Frames:
+    """The events as OpenAI's frames, `[DONE]` last; `slow` is set once a model is being loaded for it."""
     chunks: Chunks | None = None
     async with aclosing(events) as running:  # type: ignore[type-var]
         async for event in running:
             if isinstance(event, Delta) and chunks is not None:
                 yield chunks.delta(event)
+            elif isinstance(event, Progress) and event.stage == "loading":
+                slow.set()
             elif isinstance(event, Record) and chunks is None:
                 headers |= _notes_header(event.data)
                 chunks = kind(event.data, include_usage=call.include_usage)

@@ -176,7 +176,10 @@ async def ensure_loaded(ctx: Context, name: str, plan: ModelsLoad | Serve | None
 async def loading(
     ctx: Context, name: str, plan: ModelsLoad | Serve | None = None
 ) -> AsyncIterator[Progress | LoadedModel]:
-    """Like `ensure_loaded`, with the progress of the load before the model itself."""
+    """Like `ensure_loaded`, with the progress of the load before the model itself.
+
+    Without a plan to load by, it is a request that waits: it takes a place in the model's queue, or raises QueueFull.
+    """
     wanted = default_name(ctx) if name == DEFAULT_NAME else name
     found = find_loaded(ctx, wanted)
     if found is not None and found.state == "ready":
@@ -191,12 +194,17 @@ async def loading(
             yield known
             return
         spec = load_spec(ctx, target, plan)
-    async for step in load_with_progress(ctx, spec):
+    async for step in load_with_progress(ctx, spec, queued=plan is None):
         yield step
 
 
-async def load_with_progress(ctx: Context, spec: LoadSpec) -> AsyncIterator[Progress | LoadedModel]:
-    """Load by a spec: progress as it comes, then the model, last. Closing it early leaves the load to others."""
+async def load_with_progress(
+    ctx: Context, spec: LoadSpec, *, queued: bool = False
+) -> AsyncIterator[Progress | LoadedModel]:
+    """Load by a spec: progress as it comes, then the model, last. Closing it early leaves the load to others.
+
+    `queued` as in the runtime's `load`.
+    """
     import asyncio  # not above: a dry run imports this module without an event loop
 
     from .measured import remember_measurement
@@ -207,7 +215,7 @@ async def load_with_progress(ctx: Context, spec: LoadSpec) -> AsyncIterator[Prog
         steps.put_nowait(Progress(stage="loading", message=f"{spec.model_id}: {stage}", current=fraction, total=1.0))
 
     before = any(model.model_id == spec.model_id for model in ctx.runtime.loaded())
-    task = asyncio.ensure_future(ctx.runtime.load(spec, on_progress))
+    task = asyncio.ensure_future(ctx.runtime.load(spec, on_progress, queued=queued))
     task.add_done_callback(lambda _: steps.put_nowait(None))
     try:
         while (step := await steps.get()) is not None:

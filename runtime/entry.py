@@ -31,6 +31,8 @@ class Entry:
     end: asyncio.Task[None] | None = None
     ended_by: LocalLLMError | None = None
     listeners: list[LoadProgress] = field(factory=list)
+    told: tuple[str, float] | None = None
+    """What the load told last of its progress."""
     memory_bytes: int = 0
     lane_bytes: int = 0
     """What of it is the strict lane's, once a request asked for that."""
@@ -44,11 +46,18 @@ class Entry:
     ttl: asyncio.TimerHandle | None = None
 
     def slots(self) -> int:
-        """How many requests run at once."""
-        return int(self.report.applied.get("n_slots") or 1)
+        """How many requests run at once; before the load has said so, what was asked for."""
+        return int(self.report.applied.get("n_slots") or self.spec.n_slots or 1)
+
+    def listen(self, listener: LoadProgress) -> None:
+        """Tell this one too how the load goes on, and at once how far it is."""
+        self.listeners.append(listener)
+        if self.told is not None:
+            listener(*self.told)
 
     def progress(self, stage: str, fraction: float) -> None:
         """Tell everybody who waits for the load."""
+        self.told = (stage, fraction)
         for listener in self.listeners:
             listener(stage, fraction)
 
@@ -76,8 +85,8 @@ class Entry:
             pinned=self.spec.pin,
         )
 
-    def snapshot(self) -> LoadedModel:
-        """The model as `status` shows it."""
+    def snapshot(self, waiting: int = 0) -> LoadedModel:
+        """The model as `status` shows it; `waiting` are requests that wait for it and are not `open` yet."""
         running = min(self.open, self.slots())
         worker, told = self.worker, self.worker.last_status if self.worker else Status(0)
         return LoadedModel(
@@ -94,7 +103,7 @@ class Entry:
             loaded_at=self.loaded_at,
             last_used_at=self.last_used_at,
             requests_running=running,
-            requests_queued=self.open - running,
+            requests_queued=self.open - running + waiting,
             slots=tuple(slot for slot in told.slots if worker and worker.runs(slot.request_id)),
             metrics={**self.metrics.as_dict(), "engine": told.metrics},
             pinned=self.spec.pin,

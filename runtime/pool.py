@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from ..errors import (
@@ -39,14 +41,25 @@ class LocalRuntime:
         self._entries: dict[str, Entry] = {}
         self._deaths: dict[str, Deaths] = {}
         self._evicted: dict[str, LoadSpec] = {}
+        self._waiting: Counter[str] = Counter()
+        """By model, the requests that cannot be sent yet: their model is being loaded, or makes room."""
         self._admission = asyncio.Lock()
         self._quiet = asyncio.Event()
         self._closing = False
 
     # -- loading -------------------------------------------------------------------------------------------------
 
-    async def load(self, spec: LoadSpec, on_progress: LoadProgress | None = None) -> LoadedModel:
-        """Load the model, or join the load that runs, or return the loaded one."""
+    async def load(
+        self, spec: LoadSpec, on_progress: LoadProgress | None = None, *, queued: bool = False
+    ) -> LoadedModel:
+        """Load the model, or join the load that runs, or return the loaded one.
+
+        `queued` says that a request waits for it, which takes a place in the model's queue, or raises QueueFull.
+        """
+        with self._place(spec.model_id, spec) if queued else nullcontext():
+            return await self._loaded(spec, on_progress)
+
+    async def _loaded(self, spec: LoadSpec, on_progress: LoadProgress | None) -> LoadedModel:
         entry = await self._settled(spec.model_id)
         if entry is None or entry.state == "cooling_down":
             entry = self._begin_load(spec, entry)
@@ -54,7 +67,7 @@ class LocalRuntime:
         self._arm_ttl(entry)
         if entry.load is not None:
             if on_progress is not None:
-                entry.listeners.append(on_progress)
+                entry.listen(on_progress)
             await self._join(entry, entry.load)
         return entry.snapshot()
 
@@ -102,6 +115,7 @@ class LocalRuntime:
             await asyncio.sleep(deaths.backoff_s(began))
             async with self._admission:
                 await self._admit(entry)
+            entry.progress("start", 0.0)  # from here on it takes its time: what could be refused has been
             entry.worker = await WorkerProcess.spawn(spec.model_id, self._on_log)
             entry.report = await entry.worker.load(spec, entry.progress, self._limits.load_stall_s)
         except BaseException as error:
@@ -117,6 +131,9 @@ class LocalRuntime:
         entry.memory_bytes = int(entry.report.memory.get("total_bytes") or entry.memory_bytes)
         entry.worker.on_death = partial(self._died, entry)
         self._evicted.pop(spec.model_id, None)
+        if self._on_log is not None:
+            for warning in entry.report.warnings:
+                self._on_log(spec.model_id, "warning", warning)
         entry.touch()
         self._arm_ttl(entry)
 
@@ -247,7 +264,7 @@ class LocalRuntime:
 
     def loaded(self) -> list[LoadedModel]:
         """Every model of the pool in order of loading, as far as known without asking a worker."""
-        return [entry.snapshot() for entry in self._entries.values()]
+        return [entry.snapshot(self._waiting[model_id]) for model_id, entry in self._entries.items()]
 
     async def status(self) -> list[LoadedModel]:
         """Like `loaded`, with slots and counters asked from the workers; a busy worker's are those it told last."""
@@ -263,19 +280,14 @@ class LocalRuntime:
 
     async def generate(self, model_id: str, request: GenerateRequest) -> AsyncIterator[Output]:
         """Answer a request; closing the iterator cancels it."""
-        entry = await self._ready(model_id)
-        if request.determinism == "strict" and not request.only_prompt:
-            while not entry.has_lane:  # while others make room, the model may have to go and come back
-                await self._admit_lane(entry)
-                entry = await self._ready(model_id)
+        with self._place(model_id, self._evicted.get(model_id)):
+            entry = await self._ready(model_id)
+            if request.determinism == "strict" and not request.only_prompt:
+                while not entry.has_lane:  # while others make room, the model may have to go and come back
+                    await self._admit_lane(entry)
+                    entry = await self._ready(model_id)
         worker = entry.worker
         assert worker is not None
-        if entry.open >= entry.slots() + self._limits.queue_limit:
-            raise QueueFull(
-                f"{entry.open} requests wait for model `{model_id}`",
-                retry_after_s=2,
-                queue_limit=self._limits.queue_limit,
-            )
         stream = worker.open(request)
         meter = entry.metrics.begin(time.monotonic())
         entry.open += 1
@@ -297,6 +309,30 @@ class LocalRuntime:
                 self._arm_ttl(entry)
             if not self._busy():
                 self._quiet.set()
+
+    @contextmanager
+    def _place(self, model_id: str, spec: LoadSpec | None) -> Iterator[None]:
+        """A place in the model's queue for as long as the request cannot be sent; `spec` is that of one not loaded.
+
+        Those sent count too: who leaves this place for the worker, with no pause between, can be refused no more. How
+        many slots there are without a number in the spec is known only after the load; until then it is one.
+        """
+        entry = self._entries.get(model_id)
+        slots = entry.slots() if entry is not None else (spec.n_slots if spec is not None else None) or 1
+        held = self._waiting[model_id] + (entry.open if entry is not None else 0)
+        if held >= slots + self._limits.queue_limit:
+            raise QueueFull(
+                f"{held} requests wait for model `{model_id}`",
+                retry_after_s=2,
+                queue_limit=self._limits.queue_limit,
+            )
+        self._waiting[model_id] += 1
+        try:
+            yield
+        finally:
+            self._waiting[model_id] -= 1
+            if not self._waiting[model_id]:
+                del self._waiting[model_id]
 
     async def _ready(self, model_id: str) -> Entry:
         """The model's entry with a live worker; starts a dead or evicted one again."""

@@ -9,16 +9,19 @@ from .residency import Admission
 from .types import GenerateRequest, LoadedModel, LoadSpec, Output
 
 LoadProgress = Callable[[str, float], None]
-"""Called with a stage (`weights`, `context`, `warmup`) and a fraction 0..1 while a model loads."""
+"""Called with a stage (`start`, `weights`, `context`, `warmup`) and a fraction 0..1 while a model loads."""
 
 
 class Runtime(Protocol):
     """Loaded models and the requests they answer. All methods belong to one event loop."""
 
-    async def load(self, spec: LoadSpec, on_progress: LoadProgress | None = None) -> LoadedModel:
+    async def load(
+        self, spec: LoadSpec, on_progress: LoadProgress | None = None, *, queued: bool = False
+    ) -> LoadedModel:
         """Load the model, or join the load that runs, or return the loaded one.
 
-        Raises ModelLoadFailed, OutOfMemory, CoolingDown.
+        `queued` says that a request waits for it: it takes a place in the model's queue meanwhile, and progress is told
+        only once it has one. Raises ModelLoadFailed, OutOfMemory, CoolingDown; for a request QueueFull.
         """
         ...
 

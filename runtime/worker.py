@@ -17,8 +17,6 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from attrs import evolve
-
 from ..errors import InternalError, LocalLLMError, ModelLoadFailed
 from .frames import BrokenStream, FrameReader, encode, write_all
 from .messages import (
@@ -80,8 +78,8 @@ class Worker:
         self._preparer: Preparer | None = None
         self._engine: Engine | None = None
         self._pending: list[tuple[str, Output | Failure]] = []
-        self._live: dict[str, Prompt] = {}
-        """Requests at the engine, each with what its prompt adds to its `Started`."""
+        self._live: dict[str, Started | None] = {}
+        """Requests at the engine, each with the `Started` that its client is still to get."""
         self._questions: list[int] = []
         """Numbers of the status reports to give after the coming step, which sees the cancels that came before them."""
         self._faults = 0
@@ -193,10 +191,24 @@ class Worker:
             self._writer.send(Log(level, line))
 
     def _submit(self, work: Work, prompt: Prompt) -> None:
-        """The preparer's way to the engine; the empty message wakes the main thread where it waits."""
+        """The preparer's way to the engine; the empty message wakes the main thread where it waits.
+
+        What the engine would refuse has been refused, so nobody has to wait for a running decode to know that his
+        request was taken. Only the strict lane may still fail to open.
+        """
         assert self._engine is not None
         request_id = work.request.request_id
-        self._live[request_id] = prompt
+        started = Started(
+            prompt_tokens=len(work.prompt_tokens),
+            model_id=self._engine.backend.info.model_id,
+            notes=work.notes,
+            reasoning_open=prompt.reasoning_open,
+            reply=prompt.reply,
+        )
+        strict = work.request.determinism == "strict"
+        self._live[request_id] = started if strict else None
+        if not strict:
+            self._writer.send(Outputs(((request_id, started),)))
         self._engine.submit(work, lambda output: self._emit(request_id, output))
         self._inbox.put(_nothing)
 
@@ -237,14 +249,13 @@ class Worker:
             del self._live[request_id]
             self._pending.append((request_id, Failure((self._fault or output).as_dict())))
             return
+        if type(output) is Started:
+            if (started := self._live[request_id]) is not None:
+                self._writer.send(Outputs(((request_id, started),)))  # now, not after its first step
+            return
         if type(output) is Done:
             del self._live[request_id]
-        elif type(output) is Started:
-            prompt = self._live[request_id]
-            output = evolve(output, reasoning_open=prompt.reasoning_open, reply=prompt.reply)
         self._pending.append((request_id, output))
-        if type(output) is Started:
-            self._flush()  # the prompt was taken: nobody has to wait for its first step to know
 
     def _flush(self) -> None:
         if self._pending:

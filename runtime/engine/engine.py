@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -94,10 +93,19 @@ class Engine:
         self._inbox.append((work, emit, self._clock()))
 
     def make_ready(self, work: Work) -> None:
-        """Compile the request's constraint on the caller's thread, so that no running answer waits for it."""
+        """Do on the caller's thread what no running answer shall wait for: compile the constraint, check the request.
+
+        Raises what the engine would refuse the request with, though it may be in a long decode now.
+        """
+        self._check_prompt(work)
+        self.backend.open_sampler(work.request.sampling, 0, ()).close()
         if work.request.constraint is not None:
-            with suppress(Exception):  # told when it is opened
+            try:
                 self._grammars_here().compile(work.request.constraint)
+            except Exception as fault:
+                if isinstance(fault, LocalLLMError):
+                    raise
+                # a bug: told when the constraint is opened, with its traceback
 
     def cancel(self, request_id: str) -> None:
         """End a request in whichever phase it is, at the latest after the running step."""
@@ -266,9 +274,16 @@ class Engine:
             return self._grammars
 
     def _check(self, work: Work) -> None:
+        request_id = work.request.request_id
+        if request_id in self._runs:
+            raise BadInput(f"request `{request_id}` is already running", param="request_id")
+        self._check_prompt(work)
+        if self.scheduler.full:
+            queued = len(self.scheduler.waiting)
+            raise QueueFull(f"{queued} requests wait already, the queue holds no more", retry_after_s=1, queued=queued)
+
+    def _check_prompt(self, work: Work) -> None:
         request, prompt, n_ctx = work.request, work.prompt_tokens, self.backend.info.n_ctx
-        if request.request_id in self._runs:
-            raise BadInput(f"request `{request.request_id}` is already running", param="request_id")
         if not prompt:
             raise BadInput("the prompt is empty", param="prompt")
         if len(prompt) >= n_ctx:
@@ -282,9 +297,6 @@ class Engine:
         n_vocab = self.backend.info.n_vocab
         if min(prompt) < 0 or max(prompt) >= n_vocab:
             raise BadInput(f"the prompt has tokens outside the vocabulary of {n_vocab}", param="prompt")
-        if self.scheduler.full:
-            queued = len(self.scheduler.waiting)
-            raise QueueFull(f"{queued} requests wait already, the queue holds no more", retry_after_s=1, queued=queued)
 
     # -- one step ------------------------------------------------------------------------------------------------
 
