@@ -40,7 +40,7 @@ def probe_devices(timeout_s: float = PROBE_TIMEOUT_S) -> list[Device]:
 
     A build without GPU libraries has the CPU alone, and needs no child process to say so. Raises RuntimeFailed.
     """
-    if not _has_gpu_libraries():
+    if not gpu_kinds():
         return [cpu_device()]
     import subprocess  # only where there is a driver to ask: a dry run without one starts faster
 
@@ -79,6 +79,8 @@ def library_folder() -> Path:
     return Path(spec.origin).parent / "lib"
 
 
-def _has_gpu_libraries() -> bool:
-    names = [path.name for path in library_folder().glob("libggml*")]
-    return any(not name.startswith(NOT_OF_THIS_MACHINE) for name in names)
+def gpu_kinds(folder: Path | None = None) -> tuple[str, ...]:
+    """The kinds of GPU that llama.cpp is built for, such as `cuda`, by its libraries; no device is asked for."""
+    names = {path.name for path in (library_folder() if folder is None else folder).glob("libggml*")}
+    found = {name.removeprefix("libggml-").split(".")[0] for name in names if not name.startswith(NOT_OF_THIS_MACHINE)}
+    return tuple(sorted(found))

@@ -16,7 +16,7 @@ NO_GPU = "there is no GPU that llama.cpp can use"
 
 
 def settle_offloading(
-    choice: Choice, shape: ModelShape, sizing: Sizing, devices: Sequence[Device]
+    choice: Choice, shape: ModelShape, sizing: Sizing, devices: Sequence[Device], gpu_kinds: Sequence[str] = ()
 ) -> tuple[bool, Sizing]:
     """Settle the split, the cache's place, and `gpu_layers` where it is a number or `all`.
 
@@ -31,6 +31,9 @@ def settle_offloading(
         if wanted not in ("auto", 0):
             choice.warnings.append(f"{NO_GPU}: all layers run on the CPU")
             choice.fates["gpu_layers"] = ("ignored", NO_GPU)
+        elif wanted == "auto" and gpu_kinds:
+            built_for = " and ".join(f"`{kind}`" for kind in gpu_kinds)
+            choice.warnings.append(f"llama.cpp is built for {built_for} but finds no GPU: all layers run on the CPU")
         choice.put("gpu_layers", 0, "machine" if wanted == "auto" else choice.origins["gpu_layers"])
         if not choice.values["kv_offload"]:
             choice.ignore("kv_offload", True, NO_GPU)

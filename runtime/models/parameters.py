@@ -85,10 +85,12 @@ def load_parameters(
     *,
     given: Collection[str] | None = None,
     adapters: Sequence[GGUFHeader] = (),
+    gpu_kinds: Sequence[str] = (),
 ) -> LoadParameters:
     """Resolve every load parameter of a model, given the headers of its parts and of its adapters.
 
-    `given` names the parameters the caller asked for; without it those that are set. Raises BadInput for a profile, a
+    `given` names the parameters the caller asked for; without it those that are set. `gpu_kinds` are the kinds of GPU
+    that llama.cpp is built for, so that one that is missing is said. Raises BadInput for a profile, a
     cache type or a GPU that cannot be.
     """
     profile, shape = profile_named(spec.profile), model_shape(headers)
@@ -99,7 +101,7 @@ def load_parameters(
     choice.take("adapters", ())
     choice.take("mmap", True)
     choice.take("mlock", False)
-    auto, sizing = settle_offloading(choice, shape, sizing, devices)
+    auto, sizing = settle_offloading(choice, shape, sizing, devices, gpu_kinds)
     sizing = _context(choice, shape, sizing, devices, auto=auto)
     return _resolved(choice, shape, _batch_within_pool(choice, sizing), devices)
 
@@ -129,7 +131,9 @@ def _sizing(choice: Choice, shape: ModelShape, cpu: CpuLimits) -> Sizing:
         choice.warnings.append(f"{threads} threads share {cpu.allowed} CPUs: fewer are faster")
     for name in ("cache_type_k", "cache_type_v"):
         _check_cache_type(name, choice.take(name, "f16"), shape)
-    flash = choice.take("flash_attention", "auto") != "off" and shape.takes_flash_attention
+    if choice.take("flash_attention", "auto") == "on" and not shape.takes_flash_attention:
+        choice.ignore("flash_attention", "off", f"llama.cpp has no flash attention for `{shape.architecture}`")
+    flash = choice.values["flash_attention"] != "off" and shape.takes_flash_attention
     if not flash and choice.values["cache_type_v"] not in NOT_QUANTISED:
         raise BadInput(
             f"`cache_type_v` cannot be `{choice.values['cache_type_v']}` without flash attention",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...errors import ModelLoadFailed
 from ..load_spec import LoadSpec
-from .device import Device, probe_devices
+from .device import Device, gpu_kinds, probe_devices
 from .gguf import GGUFHeader, InvalidGGUF, read_header
 from .machine import cpu_limits
 from .parameters import LoadParameters, load_parameters
@@ -27,7 +27,7 @@ def parameters_here(spec: LoadSpec, *, given: Collection[str] | None = None, pro
     names = [name for name, _scale in spec.adapters]
     adapters = [_header(path, name, exact=not probe) for name, path in zip(names, spec.adapter_paths, strict=True)]
     devices = probe_devices() if probe else _own_devices()
-    return load_parameters(spec, headers, devices, cpu_limits(), given=given, adapters=adapters)
+    return load_parameters(spec, headers, devices, cpu_limits(), given=given, adapters=adapters, gpu_kinds=gpu_kinds())
 
 
 def _header(path: str | Path, model_id: str, *, exact: bool) -> GGUFHeader:

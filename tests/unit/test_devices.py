@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from localllm.runtime.models.device import gpu_kinds
 from localllm.runtime.models.devices import Device, cpu_device, devices_to_offload_to, list_devices, probe_devices
 from localllm.runtime.models.machine import memory_limits
 
@@ -18,6 +20,16 @@ def test_the_registry_lists_the_cpu_with_the_memory_this_process_may_use() -> No
     assert cpu.description
     assert cpu.total_bytes == memory_limits().total_bytes
     assert 0 < cpu.free_bytes <= cpu.total_bytes
+
+
+def test_the_kinds_of_gpu_are_those_that_the_build_has_libraries_for(tmp_path: Path) -> None:
+    for name in ("libggml.so", "libggml-base.so.0", "libggml-cpu-haswell.so", "libggml-rpc.so.0", "libggml-blas.so"):
+        (tmp_path / name).touch()
+    assert gpu_kinds(tmp_path) == ()
+
+    for name in ("libggml-vulkan.so", "libggml-cuda.so", "libggml-cuda.so.0", "libggml-cuda.so.0.9.4"):
+        (tmp_path / name).touch()
+    assert gpu_kinds(tmp_path) == ("cuda", "vulkan")
 
 
 def test_a_probe_imports_no_llama_cpp() -> None:

@@ -121,6 +121,17 @@ def test_more_layers_than_there_are_is_approximated(header: GGUFHeader) -> None:
     assert fate(resolve(header, gpu_layers=99), "gpu_layers") == "ignored"
 
 
+@pytest.mark.parametrize("asked", [{}, {"gpu_layers": "auto"}])
+def test_a_gpu_that_the_build_expects_and_does_not_find_is_said(header: GGUFHeader, asked: Any) -> None:
+    spec = LoadSpec(model_id="tiny", path="tiny.gguf", **asked)
+    missing = load_parameters(spec, [header], machine(), CPU, gpu_kinds=("cuda",))
+    found = load_parameters(spec, [header], machine("CUDA0"), CPU, gpu_kinds=("cuda",))
+    declined = load_parameters(evolve(spec, gpu_layers=0), [header], machine(), CPU, gpu_kinds=("cuda",))
+
+    assert missing.warnings == ("llama.cpp is built for `cuda` but finds no GPU: all layers run on the CPU",)
+    assert (found.warnings, declined.warnings, resolve(header, **asked).warnings) == ((), (), ())
+
+
 def test_what_only_yarn_looks_at_is_ignored_without_it(header: GGUFHeader) -> None:
     linear = resolve(header, rope_freq_scale=0.5, yarn_beta_fast=16.0, yarn_orig_ctx=256, yarn_attn_factor=1.5)
     yarn = resolve(header, rope_scaling="yarn", yarn_beta_fast=16.0, yarn_orig_ctx=256)
@@ -161,12 +172,30 @@ def test_quantised_values_need_flash_attention(tmp_path: Path, header: GGUFHeade
     assert resolve(wide, cache_type_k="q8_0", flash_attention="off").fates == {}
 
 
+def grok_like(header: GGUFHeader) -> GGUFHeader:
+    """The header as one of the architecture that llama.cpp never gives flash attention."""
+    own = {name.replace("llama.", "grok."): value for name, value in header.metadata.items()}
+    widths = dict.fromkeys(("grok.attention.key_length", "grok.attention.value_length"), 64)
+    return evolve(header, metadata=own | {"general.architecture": "grok"} | widths)
+
+
+def test_flash_attention_that_a_model_cannot_have_is_ignored_and_said(header: GGUFHeader) -> None:
+    found = resolve(grok_like(header), flash_attention="on")
+
+    assert (found.values["flash_attention"], fate(found, "flash_attention")) == ("off", "ignored")
+    assert "no flash attention for `grok`" in found.fates["flash_attention"][1]
+    assert found.warnings == ("`flash_attention` is ignored: llama.cpp has no flash attention for `grok`",)
+
+
+@pytest.mark.parametrize("asked", [{}, {"flash_attention": "auto"}, {"flash_attention": "off"}])
+def test_flash_attention_that_nobody_insists_on_is_left_out_silently(header: GGUFHeader, asked: Any) -> None:
+    found = resolve(grok_like(header), **asked)
+
+    assert (fate(found, "flash_attention"), found.warnings) == ("applied", ())
+
+
 def test_a_model_that_llama_never_gives_flash_attention_is_reckoned_without_it(header: GGUFHeader) -> None:
-    grok = evolve(
-        header,
-        metadata={name.replace("llama.", "grok."): value for name, value in header.metadata.items()}
-        | {"general.architecture": "grok", "grok.attention.key_length": 64, "grok.attention.value_length": 64},
-    )
+    grok = grok_like(header)
     free, off = resolve(grok), resolve(grok, flash_attention="off")
     wanting = resolve(grok, n_ctx=1 << 24)
 
