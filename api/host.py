@@ -170,14 +170,14 @@ class _Life:
 
     async def _load(self) -> None:
         """Load the model named at the start; a failure is told by `/ready` and leaves the server up."""
-        ready = self.server.readiness
+        ready, warnings = self.server.readiness, list[str]()
         try:
             async for event in dispatch(first_load(self.plan), self.server.ctx):
                 if isinstance(event, Progress):
                     ready.stage, ready.fraction = event.message or event.stage, event.current
                     self.emit(event)
                 elif isinstance(event, Result):
-                    ready.state = "ready"
+                    ready.state, warnings = "ready", event.data.get("warnings") or []
         except Exception as fault:
             error = fault if isinstance(fault, LocalLLMError) else InternalError("the model could not be loaded")
             if error is not fault:
@@ -187,7 +187,7 @@ class _Life:
             self.emit(Record(data={"event": "load_failed", "model": self.plan.model, "error": error.as_dict()}))
         else:
             self.write_log("info", "ready", {"model": self.plan.model})
-            self.emit(Record(data={"event": "ready", "model": self.plan.model}))
+            self.emit(Record(data={"event": "ready", "model": self.plan.model, "warnings": warnings}))
 
     async def _end(self, serving: asyncio.Task[None], loading: asyncio.Task[None] | None) -> None:
         """Refuse new work, let running requests finish, end the workers, then the HTTP server."""

@@ -11,6 +11,7 @@ from ..planner.report import Facts
 from .events import Progress
 from .loading import DEFAULT_NAME, loading, refuse_unloadable, resolve
 from .preconditions import file_preconditions
+from .provenance import would_fail
 
 if TYPE_CHECKING:
     from ..planner.plans.chat import Chat
@@ -46,7 +47,7 @@ def asking_facts(plan: Chat | Complete, ctx: Context) -> tuple[Facts, Entry | No
                 preconditions = file_preconditions(target.entry, ctx.models_dir)
                 entry = target.entry
         except LocalLLMError as error:
-            warnings = (f"would fail here: {error.message}",)
+            warnings = (would_fail(error),)
     provenance = {}
     if plan.seed is None and plan.temperature > 0:
         unknown.append("the seed, which is drawn when the plan runs")
@@ -79,6 +80,7 @@ async def asked(plan: Chat | Complete, ctx: Context, ask: Ask) -> Events:
                     yield event
             return
         yield Progress(stage="note", message=f"no server at `{ctx.settings.server}`, so this process loads the model")
+    ready = {model.model_id for model in ctx.runtime.loaded() if model.state == "ready"}
     model: LoadedModel | None = None
     async for step in loading(ctx, plan.model):
         if isinstance(step, Progress):
@@ -87,6 +89,9 @@ async def asked(plan: Chat | Complete, ctx: Context, ask: Ask) -> Events:
             model = step
     if model is None:
         raise InternalError("loading ended without a model")
+    if model.model_id not in ready:
+        for warning in model.warnings:
+            yield Progress(stage="warning", message=f"model `{model.model_id}`: {warning}")
     async with aclosing(ask(model.model_id)) as events:  # type: ignore[type-var]
         async for event in events:
             yield event

@@ -1,4 +1,7 @@
-"""What the last load of each model really took, beside what had been estimated."""
+"""What the last load of each model really took, beside what had been estimated.
+
+Weights that are mapped from the file are told apart, since they take no memory that is not the file's.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,12 @@ def measured_file(state_dir: str | Path) -> Path:
 def measurement_of(model: LoadedModel) -> dict[str, Any] | None:
     """A load's estimate and what its buffers took, in bytes; None where the backend measured nothing."""
     memory = model.memory
-    if not memory.get("measured_bytes") or "estimate" not in memory:
+    if not memory.get("measured_bytes"):
         return None
     return {
         "loaded_at": model.loaded_at or time.time(),
         "load_s": round(model.load_s, 3),
-        "estimated_bytes": memory["estimate"]["needed_bytes"],
-        "measured_bytes": memory["measured_bytes"],
-        "estimate_error": memory["estimate_error"],
+        **{name: memory[name] for name in ("estimated_bytes", "measured_bytes", "mapped_bytes", "estimate_error")},
         "parameters": {name: model.applied.get(name) for name in SIZES},
     }
 

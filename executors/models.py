@@ -21,7 +21,7 @@ from .loading import (
 )
 from .preconditions import file_preconditions
 from .preview import ASK_SERVER, previewed
-from .provenance import LoadFacts, planned_load
+from .provenance import LoadFacts, planned_load, would_fail
 from .threads import in_thread
 
 if TYPE_CHECKING:
@@ -242,8 +242,8 @@ def loaded_row(model: LoadedModel) -> dict[str, Any]:
 
 
 def _differing(plan: ModelsLoad, model: LoadedModel) -> list[str]:
-    """Names of the parameters the plan asks for that the loaded model does not have."""
-    asked = plan_parameters(plan)
+    """Names of the parameters the plan asks for that the loaded model does not have; `auto` is whatever came of it."""
+    asked = {name: value for name, value in plan_parameters(plan).items() if value != "auto"}
     if "adapters" in asked:
         from .adapters import scale_of
 
@@ -303,9 +303,7 @@ def _named_facts(name: str, ctx: Context) -> Facts:
         if target.entry is not None:
             refuse_unloadable(target.entry)
     except LocalLLMError as error:
-        return Facts(
-            unknown=(f"what `{name}` means where the plan runs",), warnings=(f"would fail here: {error.message}",)
-        )
+        return Facts(unknown=(f"what `{name}` means where the plan runs",), warnings=(would_fail(error),))
     if target.entry is None:
         return Facts(resolved={"model_id": target.model_id, "backend": ctx.backend})
     resolved = {"model_id": target.model_id, **entry_row(target.entry)}

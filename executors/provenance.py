@@ -63,7 +63,7 @@ def load_facts(plan: ModelsLoad, ctx: Context, spec: LoadSpec) -> LoadFacts:
     try:
         require_memory(parameters)
     except LocalLLMError as error:
-        warnings.append(f"would fail here: {error.message}")
+        warnings.append(would_fail(error))
     provenance = {name: _row(name, value, parameters) for name, value in parameters.values.items()}
     return LoadFacts(provenance=provenance, memory=_memory(parameters), warnings=tuple(warnings))
 
@@ -80,7 +80,12 @@ def _refused(error: LocalLLMError, plan: ModelsLoad) -> LoadFacts:
     if value not in (None, ()):
         row = {"value": as_json(value), "origin": "plan", "fate": "rejected", "reason": error.message}
         rows[str(error.param)] = row
-    return LoadFacts(provenance=rows, warnings=(f"would fail here: {error.message}",))
+    return LoadFacts(provenance=rows, warnings=(would_fail(error),))
+
+
+def would_fail(error: LocalLLMError) -> str:
+    """The warning of a dry run that found this error, with what would help."""
+    return f"would fail here: {error.message}" + (f" ({error.hint})" if error.hint else "")
 
 
 def as_json(value: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .events import Result
+from .memory_wording import TOLD_APART, measured_text, memory_lines, taken_bytes
 from .plan_wording import PLAN_FORMS
 from .residency_wording import TOLD, residency_lines
 from .terminal import facts, plural, printable, printable_text, size, table
@@ -86,7 +87,11 @@ def server_line(data: Mapping[str, Any]) -> str:
         case "load_failed":
             return f"model `{model}` is not loaded: {printable((data.get('error') or {}).get('message', ''))}"
         case _:
-            return f"model `{model}` is ready"
+            return "\n".join([f"model `{model}` is ready", *_warnings(data)])
+
+
+def _warnings(data: Mapping[str, Any]) -> list[str]:
+    return [f"warning: {printable(warning)}" for warning in data.get("warnings") or ()]
 
 
 def log_line(data: Mapping[str, Any]) -> str:
@@ -107,10 +112,13 @@ def report_text(report: Mapping[str, Any]) -> str:
         lines += [f"before: {json.dumps(diff.get('before'))}", f"after:  {json.dumps(diff.get('after'))}"]
     resolved = report.get("resolved") or {}
     if resolved:
-        lines.append(facts(_flat({name: value for name, value in resolved.items() if name not in TOLD})))
+        memory = {name: value for name, value in resolved.get("memory", {}).items() if name not in TOLD_APART}
+        told = {name: value for name, value in resolved.items() if name not in TOLD}
+        lines.append(facts(_flat(told | {"memory": memory} if memory else told)))
+    lines += memory_lines(resolved.get("memory") or {})
     lines += residency_lines(resolved)
     lines += [f"unknown: {printable(item)}" for item in report.get("unknown") or ()]
-    lines += [f"warning: {printable(item)}" for item in report.get("warnings") or ()]
+    lines += _warnings(report)
     return "\n".join(line for line in lines if line) + "\n"
 
 
@@ -136,15 +144,17 @@ def _status(data: Mapping[str, Any]) -> str:
             model["model_id"],
             model["state"],
             (model.get("applied") or {}).get("n_ctx"),
+            (model.get("applied") or {}).get("n_ctx_pool"),
             (model.get("applied") or {}).get("n_slots"),
-            size(((model.get("memory") or {}).get("estimate") or {}).get("needed_bytes")),
+            size(taken_bytes(model.get("memory") or {})),
             model.get("requests_running"),
             model.get("requests_queued"),
         )
         for model in models
     ]
-    listed = table(("model", "state", "n_ctx", "slots", "memory", "running", "queued"), rows)
+    listed = table(("model", "state", "n_ctx", "pool", "slots", "memory", "running", "queued"), rows)
     lines = [text for model in models if (text := traffic_text(model)) is not None]
+    lines += [f"warning: {model['model_id']}: {text}" for model in models for text in model.get("warnings") or ()]
     return "\n".join([head, "", listed, *(["", *map(printable, lines)] if lines else [])])
 
 
@@ -186,8 +196,7 @@ def _files(data: Mapping[str, Any]) -> str:
         lines.append(f"{plural(data['total'], 'file')}, {data['invalid']} invalid")
     elif not rows:
         lines.append("no models; `localllm models pull smollm2-135m` fetches a small one")
-    lines += [f"warning: {printable(warning)}" for warning in data.get("warnings") or ()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_warnings(data)])
 
 
 def _show(data: Mapping[str, Any]) -> str:
@@ -196,8 +205,7 @@ def _show(data: Mapping[str, Any]) -> str:
     pairs = [(name, value) for name, value in data.items() if name not in apart]
     pairs += [("size", size(data["size_bytes"])), ("tensors", header.get("tensors"))]
     if measured := data.get("measured"):
-        told = f"took {size(measured['measured_bytes'])}, estimated {measured['estimate_error']:+.1%}"
-        pairs.append(("last load", told))
+        pairs.append(("last load", measured_text(measured)))
     lines = [facts(pairs)]
     metadata = header.get("metadata") or {}
     short = [(printable(name), _short(value)) for name, value in metadata.items()]
@@ -215,8 +223,7 @@ def _short(value: Any, limit: int = 100) -> Any:
 def _loaded(data: Mapping[str, Any]) -> str:
     head = f"{'loaded' if data.get('changed') else 'was loaded already:'} {printable(data['model_id'])}"
     applied = facts(sorted((printable(name), value) for name, value in (data.get("applied") or {}).items()))
-    warnings = [f"warning: {printable(warning)}" for warning in data.get("warnings") or ()]
-    return "\n".join(line for line in (head, applied, *warnings) if line)
+    return "\n".join(line for line in (head, applied, *_warnings(data)) if line)
 
 
 def _unloaded(data: Mapping[str, Any]) -> str:
@@ -282,7 +289,7 @@ def _setting(data: Mapping[str, Any]) -> str:
 def _settings(data: Mapping[str, Any]) -> str:
     rows = [(row["key"], _value(row["value"]), row["origin"]) for row in data["settings"]]
     lines = [table(("setting", "value", "origin"), rows), f"\nconfig file: {printable(data['config_file'])}"]
-    return "\n".join([*lines, *(f"warning: {printable(warning)}" for warning in data.get("warnings") or ())])
+    return "\n".join([*lines, *_warnings(data)])
 
 
 def _changed_setting(data: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from ..models.parameters import LoadParameters, require_memory
 from ..models.placement import parameters_here
 from ..types import LoadSpec, Sampling
 from . import Backend, BackendInfo, Batch, Decoded, LoadProgress, LogLine, TokenSampler
-from .llama_params import MAX_OUTPUTS, applied_parameters, context_params, model_params, what_failed
+from .llama_params import MAX_OUTPUTS, applied_parameters, context_params, left_on_cpu, model_params, what_failed
 from .llama_sampler import open_sampler
 
 if TYPE_CHECKING:
@@ -459,7 +459,12 @@ def _open_context(
         metadata=_metadata(model),
         applied=applied,
         origins={name: parameters.origins[name] for name in applied},
-        warnings=(*parameters.warnings, *what_failed(log.lines), *_whole_prompts(recurrent=recurrent, n_swa=n_swa)),
+        warnings=(
+            *parameters.warnings,
+            *left_on_cpu(int(parameters.values["gpu_layers"]), applied["gpu_layers"]),
+            *what_failed(log.lines),
+            *_whole_prompts(recurrent=recurrent, n_swa=n_swa),
+        ),
         memory=_memory_of(log) | _estimated(parameters, log) | {"model_bytes": llama_cpp.llama_model_size(model)},
     )
     backend = LlamaBackend(info, model, context, vocab)
@@ -494,13 +499,15 @@ def _whole_prompts(*, recurrent: bool, n_swa: int) -> tuple[str, ...]:
 def _estimated(parameters: LoadParameters, log: NativeLog) -> dict[str, Any]:
     """What was estimated before the load, and how far llama.cpp's buffers are from it.
 
-    Weights that the CPU maps from the file are left out on both sides: their buffer is a stretch of the file.
+    Weights that the CPU maps from the file are left out on both sides, and told apart: their buffer is a stretch of the
+    file.
     """
     mapped = parameters.spec.mmap
-    buffers = [(kind, device, size) for kind, held in _memory_of(log).items() for device, size in held.items()]
-    measured = sum(
-        size for kind, device, size in buffers if not (mapped and kind == "model_buffers" and device.startswith("CPU"))
+    held = _memory_of(log)
+    mapped_bytes = sum(
+        size for device, size in held.get("model_buffers", {}).items() if mapped and device.startswith("CPU")
     )
+    measured = sum(sum(sizes.values()) for sizes in held.values()) - mapped_bytes
     estimated = sum(
         device.needed_bytes - (device.weights_bytes if mapped and device.type == "cpu" else 0)
         for device in parameters.estimate.devices
@@ -509,7 +516,9 @@ def _estimated(parameters: LoadParameters, log: NativeLog) -> dict[str, Any]:
     return {
         "estimate": parameters.estimate.as_dict(),
         "alternatives": [each.as_dict() for each in parameters.alternatives],
+        "estimated_bytes": estimated,
         "measured_bytes": measured,
+        "mapped_bytes": mapped_bytes,
         "estimate_error": error,
     }
 

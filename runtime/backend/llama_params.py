@@ -114,6 +114,13 @@ def _attention(lines: Iterable[str]) -> str | None:
     return found
 
 
+def left_on_cpu(asked: int, done: int) -> tuple[str, ...]:
+    """A warning where fewer layers than `asked` came to lie on the GPU: llama.cpp itself takes the CPU silently."""
+    if done >= asked:
+        return ()
+    return (f"{done} of {asked} layers run on the GPU that were meant for it: the others run on the CPU",)
+
+
 def what_failed(lines: Iterable[str]) -> tuple[str, ...]:
     """Parameters that the system refused llama.cpp, which only its log tells, as warnings."""
     if any("failed to mlock" in line for line in lines):

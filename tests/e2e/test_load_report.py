@@ -36,6 +36,10 @@ def test_a_load_that_does_not_fit_is_a_no_with_plans_that_would(cli: Cli, folder
     assert (memory["fits"], memory["devices"][0]["fits"]) == (False, False)
     assert any("n_ctx" in each["changes"] for each in memory["alternatives"])
     assert any(warning.startswith("would fail here: `tiny` needs") for warning in told["warnings"])
+    said = cli("--dry-run", "models", "load", "tiny", "--n-ctx", "2147483647", env=folder).out.splitlines()
+    assert any(line.startswith("memory of CPU: ") and ", does not fit (weights " in line for line in said)
+    assert any(line.startswith("would fit: `--n-ctx ") for line in said)
+    assert any(line.startswith("warning: would fail here: `tiny` needs") and "would fit)" in line for line in said)
     detailed = cli("--dry-run", "--detailed-exitcode", "models", "load", "tiny", "--n-ctx", "2147483647", env=folder)
     assert detailed.code == 1
 
@@ -110,10 +114,31 @@ def test_a_server_applies_tells_and_measures_what_its_plan_asks_for(
     shown = json.loads(cli("--output", "json", "models", "show", "tiny", env=env).out)
     assert shown["measured"]["measured_bytes"] > 0
     assert abs(shown["measured"]["estimate_error"]) < 0.25
-    again = json.loads(cli("--output", "json", "models", "load", "tiny", "--adapter", "style=0.5", env=env).out)
+    same = ["--adapter", "style=0.5", "--flash-attention", "auto", "--gpu-layers", "auto"]
+    again = json.loads(cli("--output", "json", "models", "load", "tiny", *same, env=env).out)
     assert (again["changed"], again["warnings"]) == (False, model["warnings"])
     other = json.loads(cli("--output", "json", "models", "load", "tiny", "--n-ctx", "64", env=env).out)
     assert "another n_ctx" in other["warnings"][-1]
+
+
+def test_what_a_default_load_took_is_kept_on_the_same_base_as_its_estimate(
+    cli: Cli, server: StartServer, folder: dict[str, str]
+) -> None:
+    running = server("--model", "tiny", env=folder)
+    env = running.env | folder
+    (model,) = json.loads(cli("--output", "json", "status", env=env).out)["models"]
+    kept = json.loads(cli("--output", "json", "models", "show", "tiny", env=env).out)["measured"]
+    applied, memory = model["applied"], model["memory"]
+
+    assert applied["mmap"] is True
+    assert kept["mapped_bytes"] > 0
+    assert kept["measured_bytes"] + kept["mapped_bytes"] == memory["total_bytes"]
+    assert kept["estimate_error"] == pytest.approx(kept["estimated_bytes"] / kept["measured_bytes"] - 1, abs=1e-4)
+    weights = sum(device["weights_bytes"] for device in memory["estimate"]["devices"])
+    assert kept["estimated_bytes"] == memory["estimate"]["needed_bytes"] - weights
+    assert " of weights mapped from the file, estimated " in cli("models", "show", "tiny", env=env).out
+    assert (applied["n_ctx"], applied["n_ctx_pool"]) == (512, 512 * applied["n_slots"])
+    assert f" {applied['n_ctx']}    {applied['n_ctx_pool']}  " in cli("status", env=env).out
 
 
 @pytest.mark.parametrize("command", [["models", "load", "tiny"], ["serve"], ["serve", "--model", "tiny"]])

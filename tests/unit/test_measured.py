@@ -6,7 +6,7 @@ from typing import Any
 from localllm.executors.measured import KEPT, last_measurement, measured_file, remember_measurement
 from localllm.runtime.types import LoadedModel, LoadSpec
 
-MEMORY = {"estimate": {"needed_bytes": 1100}, "measured_bytes": 1000, "estimate_error": 0.1}
+MEMORY = {"estimated_bytes": 1100, "measured_bytes": 1000, "mapped_bytes": 300, "estimate_error": 0.1}
 
 
 def loaded(model_id: str = "m", memory: dict[str, Any] = MEMORY) -> LoadedModel:
@@ -24,6 +24,7 @@ def test_the_last_load_of_each_model_is_remembered(tmp_path: Path) -> None:
 
     assert found is not None
     assert (found["estimated_bytes"], found["measured_bytes"], found["estimate_error"]) == (1100, 2000, -0.45)
+    assert found["mapped_bytes"] == 300
     assert found["parameters"]["n_ctx"] == 64
     assert last_measurement(tmp_path, "other") is not None
     assert last_measurement(tmp_path, "unknown") is None

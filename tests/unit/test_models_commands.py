@@ -174,6 +174,22 @@ def test_a_load_of_what_is_loaded_otherwise_says_so(make_context: MakeContext) -
     assert any("n_ctx" in warning for warning in data["warnings"])
 
 
+@pytest.mark.parametrize("asked", [{"flash_attention": "auto"}, {"gpu_layers": "auto"}])
+def test_a_load_that_leaves_a_choice_to_the_machine_agrees_with_every_choice(
+    make_context: MakeContext, asked: dict[str, Any]
+) -> None:
+    raw = {"command": "models.load", "model": "echo"}
+
+    async def work(ctx: Context) -> tuple[dict[str, Any], dict[str, Any]]:
+        await data_of({**raw, "n_ctx": 64}, ctx)
+        return await data_of({**raw, **asked}, ctx), preview(load_plan({**raw, **asked}), ctx)
+
+    data, report = run(on_server(make_context), work)
+
+    assert (data["changed"], data["warnings"]) == (False, [])
+    assert report["warnings"] == []
+
+
 def test_unload_all_of_nothing_is_no_fault(make_context: MakeContext) -> None:
     data = run(on_server(make_context), lambda ctx: data_of({"command": "models.unload", "all": True}, ctx))
 
