@@ -461,7 +461,7 @@ def _open_context(
         origins={name: parameters.origins[name] for name in applied},
         warnings=(
             *parameters.warnings,
-            *left_on_cpu(int(parameters.values["gpu_layers"]), applied["gpu_layers"]),
+            *left_on_cpu(min(spec.gpu_layers, llama_cpp.llama_model_n_layer(model) + 1), applied["gpu_layers"]),
             *what_failed(log.lines),
             *_whole_prompts(recurrent=recurrent, n_swa=n_swa),
         ),

@@ -167,7 +167,7 @@ def test_a_worker_fills_the_device_and_says_what_lies_where(model_path: Path, se
 
     model = asyncio.run(load())
 
-    assert (model.applied["gpu_layers"], model.origins["gpu_layers"]) == (31, "fit")
+    assert (model.applied["gpu_layers"], model.origins["gpu_layers"], model.warnings) == (31, "fit", ())
     assert any(device.startswith("RPC0") for device in model.memory["kv_buffers"])
     assert [device["name"] for device in model.memory["estimate"]["devices"]] == ["CPU", "RPC0"]
     assert (model.memory["estimate"]["fits"], model.memory["alternatives"]) == (True, [])

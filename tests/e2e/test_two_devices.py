@@ -101,6 +101,7 @@ def test_a_split_puts_layers_where_it_says_and_the_answer_stays(
     (bare,) = bare_answers(folder / "tiny.gguf", [PROMPT], N)
 
     assert layers(model) == expected
+    assert not any("on the CPU" in warning for warning in model.warnings)
     compare_with_buffers(model, endpoints)
     assert agreeing(texts, bare) > N // 2
     for name, value in asked.items():
