@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from ...errors import BadInput, Unsupported
+from ..json_form import json_form
 from ..types import Constraint
 from .tool_formats import FORMATS, Shape
 from .tools import Function, ToolChoice, read_tool_choice
@@ -178,11 +179,12 @@ def _either(constraint: Constraint, tool_format: str, choice: ToolChoice, *, par
 
 
 def json_text(schema: Any, *, loose: bool = False) -> str:
-    """A schema as `%json` takes it, with JSON's usual separators fixed."""
+    """A schema as `%json` takes it, with the form that all our JSON has."""
+    if schema is True:
+        schema = {}
     if not isinstance(schema, Mapping):
         return json.dumps(schema)
-    guidance = {"whitespace_flexible": loose, "item_separator": ", ", "key_separator": ": "}
-    return json.dumps({**schema, "x-guidance": guidance}, ensure_ascii=False)
+    return json.dumps({**schema, "x-guidance": json_form(loose=loose)}, ensure_ascii=False)
 
 
 def _literal(text: str) -> str:

@@ -14,15 +14,13 @@ from attrs import define, field
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from ...errors import BadInput, DecodeFailed
+from ..json_form import json_form
 from ..types import Constraint
 
 if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
     from numpy.typing import NDArray
 
 CACHED_GRAMMARS = 64
-_FREE_BLANKS = r"[\x20\x0A\x0D\x09]{0,20}"
-"""Bounded: a model that is allowed endless white space writes it."""
 _NAMES_BELOW = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _DATA_BELOW = ("enum", "const", "default", "examples")
 
@@ -177,15 +175,15 @@ class Grammar:
 
 
 def _grammar(constraint: Constraint) -> str:
-    source, matcher = constraint.source, llguidance.LLMatcher
+    source, matcher, form = constraint.source, llguidance.LLMatcher, json_form(loose=constraint.whitespace)
     match constraint.kind:
         case "json_object":
-            return str(matcher.grammar_from_json_schema({"type": "object"}, overrides=_json_options(constraint)))
+            return str(matcher.grammar_from_json_schema({"type": "object"}, overrides=form))
         case "json_schema":
             if not isinstance(source, dict | bool):
                 raise BadInput("the schema is not an object", param="response_format.json_schema.schema")
             schema = source if isinstance(source, dict) else {} if source else {"not": {}}
-            return str(matcher.grammar_from_json_schema(schema, overrides=_json_options(constraint)))
+            return str(matcher.grammar_from_json_schema(schema, overrides=form))
         case "regex":
             return str(matcher.grammar_from_regex(str(source)))
         case "lark":
@@ -195,27 +193,6 @@ def _grammar(constraint: Constraint) -> str:
                 return str(matcher.grammar_from_lark(gbnf_to_lark(str(source))))
             except Exception as error:  # the converter raises whatever its parser stumbles over
                 raise BadInput(f"the grammar cannot be read: {error}", param="grammar") from error
-
-
-def _json_options(constraint: Constraint) -> JsonCompileOptions:
-    # all are given: a schema's own `x-guidance` would set what is left out
-    if constraint.whitespace:
-        return {
-            "whitespace_flexible": True,
-            "whitespace_pattern": _FREE_BLANKS,
-            "item_separator": ",",
-            "key_separator": ":",
-            "lenient": False,
-            "coerce_one_of": False,
-        }
-    return {
-        "whitespace_flexible": False,
-        "whitespace_pattern": None,
-        "item_separator": ", ",
-        "key_separator": ": ",
-        "lenient": False,
-        "coerce_one_of": False,
-    }
 
 
 def _refusal(constraint: Constraint, message: str) -> BadInput:
