@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fixtures.waiting import early_answer
 
 sys.path.append(str(Path(__file__).parent.parent / "fixtures"))
 from scripted import scripted
@@ -31,8 +30,10 @@ STRICTLY_ALTERNATING = (
 
 @pytest.fixture(scope="module")
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A server that echoes, byte by byte."""
-    with scripted(tmp_path_factory.mktemp("echo"), {"tokens": "bytes"}) as server, server.client() as client:
+    """A server that echoes, byte by byte; its model is loaded, and a stream's headers wait for a refusal."""
+    folder, settings = tmp_path_factory.mktemp("echo"), {"keep_alive_s": "600"}
+    with scripted(folder, {"tokens": "bytes"}, settings=settings) as server, server.client() as client:
+        client.post("/admin/plans", json={"plan": {"command": "models.load", "model": "echo"}})
         yield client
 
 
@@ -141,6 +142,10 @@ def test_a_call_that_must_come_comes(http: httpx.Client, choice: Any) -> None:
         ({"guided_grammar": 'start: "lark"'}, ("lark",)),
         ({"guided_json": {"const": 5}}, ("5",)),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["a"]}}}}, ('"a"',)),
+        (
+            {"response_format": {"type": "json_object"}, "messages": [{"role": "user", "content": 'x"a": 1}'}]},
+            ('{"a": 1}',),
+        ),
     ],
 )
 def test_an_answer_has_the_form_that_was_asked_for(
@@ -150,6 +155,16 @@ def test_an_answer_has_the_form_that_was_asked_for(
 
     assert choice["finish_reason"] == "stop"
     assert choice["message"]["content"] in right
+
+
+def test_a_json_object_comes_where_one_is_asked_for(http: httpx.Client) -> None:
+    ask = {"messages": [{"role": "user", "content": '["a": 1}'}]}
+    free = http.post(CHAT, json=ask).json()["choices"][0]
+    formed = http.post(CHAT, json=ask | {"response_format": {"type": "json_object"}}).json()["choices"][0]
+
+    assert free["message"]["content"] == '["a": 1}'
+    assert json.loads(formed["message"]["content"]) == {"a": 1}
+    assert formed["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +193,7 @@ def test_an_answer_has_the_form_that_was_asked_for(
 def test_what_cannot_be_enforced_is_refused_by_its_place(
     http: httpx.Client, form: dict[str, Any], param: str, stream: bool
 ) -> None:
-    answer = early_answer(http, CHAT, {"messages": HELLO, "stream": stream, **form})
+    answer = http.post(CHAT, json={"messages": HELLO, "stream": stream, **form})
 
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
@@ -204,7 +219,7 @@ def test_a_repair_is_told_in_a_header_and_in_the_dry_run(
     http: httpx.Client, template: str, messages: list[dict[str, Any]], word: str, stream: bool
 ) -> None:
     ask = {"messages": messages, "chat_template": template}
-    answer = early_answer(http, CHAT, ask | {"stream": stream}, header="x-localllm-notes")
+    answer = http.post(CHAT, json=ask | {"stream": stream})
     plain = http.post(CHAT, json=ask | {"messages": HELLO})
     report = http.post(f"{CHAT}?dry_run=true", json=ask).json()
 
