@@ -380,3 +380,16 @@ def test_a_file_that_is_no_model_is_refused_with_llamas_reason(tmp_path: Path) -
 def test_a_context_that_no_memory_holds_is_refused_before_it_is_tried(model_path: Path) -> None:
     with pytest.raises(OutOfMemory):
         open_backend(LoadSpec(model_id="m", path=str(model_path), n_ctx=2**31 - 1))
+
+
+def test_the_grammar_tokenizer_is_made_once_beside_the_load_before_a_request_wants_it(spec: LoadSpec) -> None:
+    loaded: Any = open_backend(spec)
+    maker = loaded._tokenizer_maker
+    if maker is not None:
+        maker.join()
+    made = loaded._tokenizer
+    asked = [loaded.grammar_tokenizer() for _ in range(2)]
+    loaded.close()
+
+    assert made is not None
+    assert asked == [made, made]
