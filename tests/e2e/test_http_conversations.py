@@ -142,10 +142,6 @@ def test_a_call_that_must_come_comes(http: httpx.Client, choice: Any) -> None:
         ({"guided_grammar": 'start: "lark"'}, ("lark",)),
         ({"guided_json": {"const": 5}}, ("5",)),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["a"]}}}}, ('"a"',)),
-        (
-            {"response_format": {"type": "json_object"}, "messages": [{"role": "user", "content": 'x"a": 1}'}]},
-            ('{"a": 1}',),
-        ),
     ],
 )
 def test_an_answer_has_the_form_that_was_asked_for(
