@@ -14,20 +14,25 @@ from typing import Any
 
 import httpx
 import pytest
-from fixtures.waiting import early_answer
+from fixtures.waiting import wait_until
 
 sys.path.append(str(Path(__file__).parent.parent / "fixtures"))
 from scripted import Scripted, scripted
 
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "one two three"}], "temperature": 0}
+PATIENT = {"keep_alive_s": "600"}
+"""The headers of a stream wait for so long, far longer than a test may take, for its request to be taken or refused."""
+NO_SAMPLER = {"samplers": ["no sampler"]}
 BYTES = ["f09f", "918d", "206f6b20", "e29c85", "85", "656e64", "e29c"]
 
 
 @pytest.fixture(scope="module")
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """An echoing server whose context holds 64 tokens."""
-    with scripted(tmp_path_factory.mktemp("echo"), {}, n_ctx=64) as server, server.client() as client:
+    """An echoing server whose context holds 64 tokens, with its model loaded."""
+    folder = tmp_path_factory.mktemp("echo")
+    with scripted(folder, {}, settings=PATIENT, n_ctx=64) as server, server.client() as client:
+        load(client)
         yield client
 
 
@@ -36,6 +41,11 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """The same, but its answers never end by themselves."""
     with scripted(tmp_path_factory.mktemp("endless"), {"endless": True}, n_ctx=64) as server, server.client() as client:
         yield client
+
+
+def load(http: httpx.Client) -> None:
+    """Have the echo loaded, so that no request waits for it."""
+    http.post("/admin/plans", json={"plan": {"command": "models.load", "model": "echo"}})
 
 
 def frames(answer: httpx.Response) -> list[dict[str, Any]]:
@@ -86,6 +96,22 @@ def test_usage_is_streamed_when_asked_for(http: httpx.Client) -> None:
     assert last["usage"]["completion_tokens"] > 0
 
 
+def test_usage_tells_which_tokens_of_the_prompt_were_held_already(tmp_path: Path) -> None:
+    ask = {"messages": [{"role": "user", "content": "one two three four five"}], "temperature": 0}
+    streamed = ask | {"stream": True, "stream_options": {"include_usage": True}}
+    with scripted(tmp_path, {}) as server, server.client() as http:
+        usages = [http.post(CHAT, json=ask).json()["usage"] for _ in range(2)]
+        usages.append(frames(http.post(CHAT, json=streamed))[-1]["usage"])
+        apart = [http.post(CHAT, json=ask | {"cache_prompt": False}).json()["usage"]]
+        apart.append(frames(http.post(CHAT, json=streamed | {"cache_prompt": False}))[-1]["usage"])
+
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+    assert cached[0] == 0
+    assert 0 < cached[1] < usages[1]["prompt_tokens"]
+    assert cached[2] == cached[1]
+    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in apart] == [0, 0]
+
+
 def test_several_answers_are_told_apart(http: httpx.Client) -> None:
     ask = ASK | {"n": 3, "seed": 5, "temperature": 1}
     whole = http.post(CHAT, json=ask).json()
@@ -118,7 +144,7 @@ def test_without_a_limit_the_context_ends_the_answer(endless: httpx.Client, limi
 
 def test_a_prompt_beyond_the_context_is_a_400_also_for_a_stream(http: httpx.Client) -> None:
     ask = {"messages": [{"role": "user", "content": "word " * 500}], "stream": True}
-    answer = early_answer(http, CHAT, ask)
+    answer = http.post(CHAT, json=ask)
 
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
@@ -174,11 +200,52 @@ def test_split_characters_and_stray_bytes_survive_the_wire(tmp_path: Path) -> No
     assert whole["finish_reason"] == "stop"
 
 
-def test_a_long_prefill_is_bridged_by_comments(tmp_path: Path) -> None:
+def test_headers_come_before_the_prefill_and_the_silence_is_filled_with_comments(tmp_path: Path) -> None:
+    with scripted(tmp_path, {"prefill_delay_s": 600}, settings={"keep_alive_s": "1"}) as server:
+        with server.client() as http:
+            load(http)
+            with http.stream("POST", CHAT, json=ASK | {"stream": True}) as answer:
+                lines = filter(None, answer.iter_lines())
+                got = [next(lines) for _ in range(3)]
+
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert '"role":"assistant"' in got[0]
+        assert got[1:] == [": keep-alive"] * 2
+        assert server.sampled() == 0
+
+
+def test_behind_a_long_prefill_a_stream_begins_and_a_refusal_has_its_status(tmp_path: Path) -> None:
+    """The engine is in one decode all the time."""
+    options = {"prefill_delay_s": 600}
+    long = {"messages": [{"role": "user", "content": "word " * 500}]}
+    with (
+        scripted(tmp_path, options, settings=PATIENT, n_ctx=64, n_slots=1) as server,
+        server.client() as http,
+        server.client() as other,
+    ):
+        load(http)
+        with other.stream("POST", CHAT, json=ASK | {"stream": True}) as running:
+            first = running.iter_lines()  # closes the stream when it is collected
+            next(first)
+            wait_until(lambda: server.status()["requests_running"] == 1, "the request")
+            refused = [
+                http.post(CHAT, json={**ASK, "stream": True, **ask})
+                for ask in (long, {"guided_regex": "("}, NO_SAMPLER)
+            ]
+            with http.stream("POST", CHAT, json=ASK | {"stream": True}) as queued:
+                line = next(filter(None, queued.iter_lines()))
+
+        assert [answer.status_code for answer in refused] == [400] * 3
+        assert [answer.json()["error"]["param"] for answer in refused] == ["messages", "guided_regex", "samplers"]
+        assert '"role":"assistant"' in line
+        assert server.sampled() == 0
+
+
+def test_a_check_that_takes_too_long_is_bridged_by_comments(tmp_path: Path) -> None:
     with scripted(tmp_path, {}, settings={"keep_alive_s": "1"}) as server, server.client() as http:
-        http.post("/admin/plans", json={"plan": {"command": "models.load", "model": "echo"}})
+        load(http)
         worker = server.status()["pid"]
-        os.kill(worker, signal.SIGSTOP)  # its prefill takes as long as this test wants
+        os.kill(worker, signal.SIGSTOP)  # it takes as long as this test wants
         with http.stream("POST", CHAT, json=ASK | {"stream": True}) as answer:
             lines = answer.iter_lines()
             before = [next(lines) for _ in range(4)]
@@ -209,6 +276,27 @@ def test_a_worker_that_dies_ends_the_stream_with_one_error_and_the_next_request_
 
 def kill_worker(server: Scripted) -> None:
     os.kill(server.status()["pid"], signal.SIGKILL)
+
+
+def test_a_second_request_does_not_cut_a_stream_short(tmp_path: Path) -> None:
+    long = ASK | {"max_tokens": 200, "stream": True, "stream_options": {"include_usage": True}}
+    with (
+        scripted(tmp_path, {"step_delay_s": 0.01, "endless": True}) as server,
+        server.client() as http,
+        server.client() as other,
+        other.stream("POST", CHAT, json=long) as first,
+    ):
+        lines = filter(None, first.iter_lines())
+        begun = [next(lines), next(lines)]
+        second = http.post(CHAT, json=ASK | {"max_tokens": 5}).json()
+        *events, done = [*begun, *lines]
+
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert done == "data: [DONE]"
+    assert [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]] == ["length"]
+    assert text_of(chunks) == "one two three" * 66 + "one two"
+    assert chunks[-1]["usage"]["completion_tokens"] == 200
+    assert second["usage"]["completion_tokens"] == 5
 
 
 def test_a_second_request_does_not_cut_the_first_short(tmp_path: Path) -> None:

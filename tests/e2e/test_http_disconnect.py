@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,13 +19,15 @@ from scripted import Scripted, scripted
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "one two three"}], "max_tokens": 4000}
 """An answer that would take minutes."""
+SOON = 400
+"""Tokens that may still be sampled after a client has left: of `server`, as many as it samples in 20 seconds."""
 QUICK = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
     """A server with one slot that answers slowly and without end."""
-    options = {"step_delay_s": 0.05, "endless": True}
+    options = {"step_delay_s": 0.05, "endless": True, "speculation": False}
     with scripted(tmp_path_factory.mktemp("slow"), options, n_slots=1) as one:
         with one.client() as http:
             http.post(CHAT, json=QUICK)
@@ -31,9 +35,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
 
 
 def assert_free(server: Scripted) -> None:
-    """The slot becomes idle, the backend stands still, and the next request is answered."""
+    """A client has just left: the slot becomes idle, the backend stands still soon, the next request is answered."""
+    left_at = server.sampled()
     wait_until(lambda: server.status()["requests_running"] == 0, "the end of the request")
     assert server.still()
+    assert server.sampled() - left_at < SOON
     with server.client() as http:
         assert http.post(CHAT, json=QUICK).status_code == 200
 
@@ -75,6 +81,27 @@ def test_leaving_the_queue_means_that_nothing_is_computed(server: Scripted, stre
         wait_until(lambda: requests_at(server) == 1, "the end of the waiting request")
 
     assert_free(server)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_has_left_the_queue_is_never_answered(server: Scripted, stream: bool) -> None:
+    before = server.sampled()
+    with server.client() as http, http.stream("POST", CHAT, json=ASK | {"max_tokens": 60, "stream": True}) as running:
+        lines = running.iter_lines()
+        next(lines)
+        worker = server.status()["pid"]
+        os.kill(worker, signal.SIGSTOP)  # the first answer cannot end before the second client leaves
+        try:
+            with impatient(server) as other, pytest.raises(httpx.ReadTimeout):
+                other.post(CHAT, json=ASK | {"stream": stream})
+            wait_until(lambda: requests_at(server) == 1, "the end of the waiting request")
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        last = [line for line in lines if line][-1]
+
+    assert last == "data: [DONE]"
+    assert server.still()
+    assert server.sampled() - before == 60  # those of the first answer
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import httpx
 import openai
 import pytest
+from attrs import define
 from openai import OpenAI
+
+sys.path.append(str(Path(__file__).parent.parent / "fixtures"))
+from scripted import scripted
 
 MODEL = "SmolLM2-135M-Instruct.Q4_1"
 QUESTION = [{"role": "user", "content": "Write a Python function that adds two numbers. Explain it briefly."}]
@@ -108,3 +118,44 @@ def test_on_echo_eight_clients_at_once_get_what_they_would_get_one_after_the_oth
 
     assert together == alone
     assert len(set(together)) == len(WORDS)
+
+
+@define
+class Watched(httpx.SyncByteStream):
+    """A stream of frames that wakes a stopped process when the second comment passes."""
+
+    frames: httpx.SyncByteStream
+    pid: int
+    comments: int = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self.frames:
+            before, self.comments = self.comments, self.comments + part.count(b": keep-alive\n\n")
+            if before < 2 <= self.comments:
+                os.kill(self.pid, signal.SIGCONT)
+            yield part
+
+    def close(self) -> None:
+        self.frames.close()
+
+
+def test_comments_in_a_silence_are_nothing_to_it(tmp_path):
+    watched: list[Watched] = []
+    with scripted(tmp_path, {}, settings={"keep_alive_s": "1"}) as server:
+        with server.client() as http:
+            http.post("/admin/plans", json={"plan": {"command": "models.load", "model": "echo"}})
+        worker = server.status()["pid"]
+
+        def watch(answer: httpx.Response) -> None:
+            watched.append(Watched(answer.stream, worker))
+            answer.stream = watched[-1]
+
+        passing = httpx.Client(trust_env=False, timeout=100, event_hooks={"response": [watch]})
+        with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, http_client=passing) as client:
+            os.kill(worker, signal.SIGSTOP)
+            chunks = list(client.chat.completions.create(model="echo", messages=QUESTION, stream=True))
+
+    assert watched[0].comments >= 2
+    assert all(chunk.object == "chat.completion.chunk" for chunk in chunks)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == QUESTION[0]["content"]
+    assert chunks[-1].choices[0].finish_reason == "stop"

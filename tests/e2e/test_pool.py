@@ -34,6 +34,7 @@ from localllm.runtime.pool import LocalRuntime
 from localllm.runtime.process import WorkerProcess
 from localllm.runtime.residency import Admission, Limits
 from localllm.runtime.types import (
+    Constraint,
     Done,
     Finished,
     GenerateRequest,
@@ -311,6 +312,73 @@ def test_one_request_over_the_queue_limit_is_refused() -> None:
     run(scenario, Limits(queue_limit=2, status_timeout_s=STATUS_S))
 
 
+def test_while_a_model_is_loaded_only_as_many_requests_wait_as_the_queue_holds() -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        slow = echo(n_slots=1, load_delay_s=600)
+        told: list[list[str]] = [[] for _ in range(20)]
+        by_hand = asyncio.ensure_future(runtime.load(slow))
+        waiting = [
+            asyncio.ensure_future(runtime.load(slow, lambda stage, _, into=into: into.append(stage), queued=True))
+            for into in told
+        ]
+        await until(lambda: sum(task.done() for task in waiting) == 18)
+        await until(lambda: any(told))
+        errors = [task.exception() for task in waiting if task.done()]
+
+        assert [type(error) for error in errors] == [QueueFull] * 18
+        assert all(isinstance(error, QueueFull) and error.retry_after_s > 0 for error in errors)
+        assert sum(map(bool, told)) == 2  # who was refused was never told of a load
+        assert runtime.loaded()[0].requests_queued == 2
+        assert not by_hand.done()
+        await runtime.unload("m", force=True)
+        for task in (by_hand, *(task for task, into in zip(waiting, told, strict=True) if into)):
+            with pytest.raises(TryLater, match="unloaded"):
+                await task
+        assert runtime.loaded() == []
+
+    run(scenario, Limits(queue_limit=1))
+
+
+def test_a_place_in_the_queue_is_free_again_when_who_waited_for_the_load_has_left() -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        slow = echo(n_slots=1, load_delay_s=600)
+        for _ in range(3):
+            waiting = asyncio.ensure_future(runtime.load(slow, queued=True))
+            await until(lambda: bool(runtime.loaded()) and runtime.loaded()[0].requests_queued == 1)
+            with pytest.raises(QueueFull):
+                await runtime.load(slow, queued=True)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        assert runtime.loaded()[0].requests_queued == 0
+
+    run(scenario, Limits(queue_limit=0))
+
+
+def test_a_request_is_taken_or_refused_while_the_engine_is_in_a_long_decode() -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        await runtime.load(echo(n_slots=1, step_delay_s=600))
+        running = runtime.generate("m", ask())
+        assert isinstance(await anext(running), Started)
+        decoding = asyncio.ensure_future(anext(running))
+        await asyncio.sleep(0.3)
+        queued = runtime.generate("m", ask("two"))
+        bad = [
+            ask("too long " * 5000),
+            ask(sampling=Sampling(samplers=("no sampler",))),
+            ask(constraint=Constraint(kind="regex", source="(")),
+        ]
+
+        assert isinstance(await anext(queued), Started)
+        errors = [error for request in bad for error in await errors_of(runtime.generate("m", request))]
+        assert [isinstance(error, BadInput) for error in errors] == [True] * 3
+        assert not decoding.done()
+        decoding.cancel()
+        await asyncio.wait([decoding])
+        await queued.aclose()
+
+    run(scenario)
+
+
 def test_a_bad_request_costs_only_itself() -> None:
     async def scenario(runtime: LocalRuntime) -> None:
         await runtime.load(echo(**SLOW))
@@ -437,6 +505,24 @@ def test_a_worker_that_dies_too_often_is_left_alone_for_a_while() -> None:
             await runtime.load(echo())
 
     run(scenario, Limits(deaths_before_pause=2, pause_s=600, backoff_s=0.05))
+
+
+def test_a_dead_worker_is_started_again_only_after_its_back_off_for_which_the_queue_waits() -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        model = await runtime.load(echo(n_slots=1))
+        os.kill(model.pid or 0, signal.SIGKILL)
+        await until(lambda: runtime.loaded()[0].state == "cooling_down")
+        waiting = [asyncio.ensure_future(errors_of(runtime.generate("m", ask()))) for _ in range(20)]
+        await until(lambda: sum(task.done() for task in waiting) == 18)
+        await asyncio.sleep(0.5)
+        (model,) = runtime.loaded()
+
+        assert {type(error) for task in waiting if task.done() for error in task.result()} == {QueueFull}
+        assert (model.state, model.pid, model.requests_queued) == ("loading", None, 2)
+        await runtime.unload("m", force=True)
+        assert sum(isinstance(error, TryLater) for each in await asyncio.gather(*waiting) for error in each) == 20
+
+    run(scenario, Limits(queue_limit=1, backoff_s=600, pause_s=600))
 
 
 def test_after_the_pause_it_is_started_again() -> None:
@@ -628,6 +714,21 @@ def test_a_busy_model_is_never_evicted_and_a_pinned_one_neither() -> None:
         with pytest.raises(OutOfMemory, match="`max_loaded` is 1, and as many models are pinned"):
             await runtime.load(echo("a"))
         assert [model.model_id for model in runtime.loaded()] == ["b"]
+
+    run(scenario, Limits(max_loaded=1))
+
+
+def test_of_two_models_that_are_loaded_at_once_where_one_has_room_the_second_is_refused() -> None:
+    async def scenario(runtime: LocalRuntime) -> None:
+        first, second = await asyncio.gather(
+            runtime.load(echo("a", load_delay_s=0.5)), runtime.load(echo("b")), return_exceptions=True
+        )
+
+        assert isinstance(first, LoadedModel)
+        assert isinstance(second, InUse)
+        assert second.data["in_the_way"] == ["a"]
+        assert [(model.model_id, model.state) for model in runtime.loaded()] == [("a", "ready")]
+        assert (await runtime.load(echo("b"))).state == "ready"
 
     run(scenario, Limits(max_loaded=1))
 

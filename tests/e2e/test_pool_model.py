@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from localllm.errors import ModelLoadFailed, OutOfMemory, RuntimeFailed, WorkerDied
+from localllm.runtime.backend import open_backend
 from localllm.runtime.pool import LocalRuntime
 from localllm.runtime.residency import Limits
 from localllm.runtime.types import Done, GenerateRequest, LoadSpec, Output, Piece, Sampling
@@ -82,6 +83,17 @@ def test_failed_loads_leave_the_running_stream_and_the_next_load_alone(model_pat
         assert (await runtime.load(spec(model_path, "good"))).state == "ready"
 
     run(scenario)
+
+
+def test_llama_cpp_tells_how_far_a_load_is(model_path: Path) -> None:
+    told: list[tuple[str, float]] = []
+    open_backend(spec(model_path), lambda stage, fraction: told.append((stage, fraction))).close()
+
+    weights = [fraction for stage, fraction in told if stage == "weights"]
+    assert len(set(weights)) > 5
+    assert weights == sorted(weights)
+    assert weights[-1] == 1.0
+    assert 0.0 <= weights[0] < 0.5
 
 
 def test_a_gpu_that_is_not_there_is_said_in_the_warnings(model_path: Path) -> None:
