@@ -26,7 +26,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,12 +161,20 @@ class EchoBackend:
             raise DecodeFailed("the batch is larger than the backend allows")
         self.decodes += 1
         self._misbehave()
-        if not self._wait(self._delay_of(batch), interrupted):
+        ended = self._wait(self._delay_of(batch), interrupted)
+        room = self.info.n_ctx_pool - len(self._holders)
+        if not ended:
+            self._store(batch, min(room, (len(batch) + 1) // 2))  # what llama.cpp has done by then stays, too
             return Decoded.INTERRUPTED
-        if len(self._holders) + len(batch) > self.info.n_ctx_pool:
+        if len(batch) > room:
             return Decoded.NO_ROOM
+        self._store(batch, len(batch))
+        return Decoded.DONE
+
+    def _store(self, batch: Batch, count: int) -> None:
         self._rows, self._logits = [], {}
-        for token, position, sequence in zip(batch.tokens, batch.positions, batch.sequences, strict=True):
+        rows = zip(batch.tokens, batch.positions, batch.sequences, strict=True)
+        for token, position, sequence in islice(rows, count):
             cells = self._stored.setdefault(sequence, [])
             if position != len(cells):
                 raise DecodeFailed(f"sequence {sequence} holds {len(cells)} cells and was continued at {position}")
@@ -174,7 +182,6 @@ class EchoBackend:
             cells.append((token, cell))
             self._holders[id(cell)] = 1
             self._rows.append((sequence, position))
-        return Decoded.DONE
 
     def logits(self, row: int) -> NDArray[np.float32]:
         import numpy as np
@@ -305,12 +312,14 @@ class EchoBackend:
         return delay + fresh * float(options.get("prefill_delay_s", 0.0))
 
     def _wait(self, seconds: float, interrupted: Callable[[], bool] | None) -> bool:
+        """Whether the time passed without an interruption; it is looked for once where there is no time to wait."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if interrupted is not None and interrupted():
-                return False
+        while interrupted is None or not interrupted():
+            left = end - time.monotonic()
+            if left <= 0:
+                return True
             time.sleep(min(left, 0.01))
-        return True
+        return False
 
     def _misbehave(self) -> None:
         options = self.spec.options

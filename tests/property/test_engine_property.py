@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import hypothesis.strategies as st
 from fixtures.asking import Told, chat, echo
+from fixtures.hanging_up import hanging_up
 from hypothesis import given, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from localllm.errors import Interrupted
 from localllm.runtime.engine.cells import Cells
 from localllm.runtime.engine.prefix import PrefixTree, common_length
@@ -132,10 +133,13 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asking = echo(n_slots=3, n_batch=16, n_ctx=120, pool=160, max_queue=4)
         self.tolds: dict[str, tuple[Told, str]] = {}
         self.forms: dict[str, tuple[Told, int, int]] = {}
         self.cancelled: set[str] = set()
+
+    @initialize(rewinds=st.booleans())
+    def begin(self, rewinds: bool) -> None:
+        self.asking = hanging_up(shares_prefixes=rewinds, n_slots=3, n_batch=16, n_ctx=120, pool=160, max_queue=4)
 
     @rule(text=WORDS, cache=st.booleans())
     def come(self, text: str, cache: bool) -> None:
@@ -155,6 +159,16 @@ class Life(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         request_id = data.draw(st.sampled_from(sorted([*self.tolds, *self.forms])))
         self.asking.engine.cancel(request_id)
+        self.cancelled.add(request_id)
+
+    @precondition(lambda self: self.asking.engine.scheduler.running)
+    @rule(data=st.data())
+    def hang_up_in_a_decode(self, data: st.DataObject) -> None:
+        running = {sequence.request_id for sequence in self.asking.engine.scheduler.running}
+        request_id = data.draw(st.sampled_from(sorted(running)))
+        self.asking.backend.during_decode = lambda: self.asking.engine.cancel(request_id)  # type: ignore[attr-defined]
+        self.asking.engine.step()
+        self.asking.backend.during_decode = None  # type: ignore[attr-defined]
         self.cancelled.add(request_id)
 
     @rule(steps=st.integers(1, 6))
