@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 from fixtures.buffers import real_buffers
 from fixtures.gguf_bytes import TensorSpec, gguf, model
-from fixtures.tiny_models import write_gemma, write_llama, write_mamba
+from fixtures.tiny_models import write_gemma, write_hybrid, write_llama, write_mamba
 from localllm.runtime.models.devices import Device
 from localllm.runtime.models.estimate import DeviceMemory, Sizing, estimate, place
 from localllm.runtime.models.fit import alternatives, auto_layers, context_that_fits, pool_cells
@@ -68,7 +68,7 @@ def test_the_estimate_of_the_real_model_agrees_with_llama_cpps_buffers(
 
 
 @pytest.mark.parametrize("full_window", [True, False])
-@pytest.mark.parametrize("write", [write_llama, write_mamba, write_gemma])
+@pytest.mark.parametrize("write", [write_llama, write_mamba, write_hybrid, write_gemma])
 def test_the_estimate_agrees_for_other_architectures(tmp_path: Path, write: object, full_window: bool) -> None:
     path = tmp_path / "m.gguf"
     write(path)  # type: ignore[operator]
@@ -79,7 +79,7 @@ def test_the_estimate_agrees_for_other_architectures(tmp_path: Path, write: obje
     compare(path, sizing, real, devices(16_000))
 
 
-@pytest.mark.parametrize("write", [write_llama, write_mamba, write_gemma])
+@pytest.mark.parametrize("write", [write_llama, write_mamba, write_hybrid, write_gemma])
 def test_the_strict_lane_is_counted_as_a_context_of_one_sequence(tmp_path: Path, write: object) -> None:
     path = tmp_path / "m.gguf"
     write(path)  # type: ignore[operator]
