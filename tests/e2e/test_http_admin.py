@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from fixtures.waiting import wait_until
 
 sys.path.append(str(Path(__file__).parent.parent / "fixtures"))
 from scripted import scripted
@@ -124,3 +126,30 @@ def test_beyond_the_queue_a_request_is_told_to_come_back(tmp_path: Path) -> None
     assert refused.status_code == 429
     assert refused.json()["error"]["type"] == "rate_limit_error"
     assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_beyond_the_queue_of_a_model_that_is_loaded_a_stream_is_told_at_once_to_come_back(tmp_path: Path) -> None:
+    settings = {"queue_size": "1", "keep_alive_s": "600"}
+    answers: list[httpx.Response] = []
+    with scripted(tmp_path, {"load_delay_s": 600}, settings=settings, n_slots=1) as server:
+
+        def ask() -> None:
+            with server.client() as own:
+                answers.append(own.post("/v1/chat/completions", json=ASK))
+
+        threads = [threading.Thread(target=ask) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(answers) == 18, "the refusals")
+        queued = server.status()["requests_queued"]
+        with server.client() as http:
+            run_plan(http, {"command": "models.unload", "model": "echo", "force": True})
+        for thread in threads:
+            thread.join(100)
+
+    refused = answers[:18]
+    assert [answer.status_code for answer in refused] == [429] * 18
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert queued == 2
+    assert len(answers) == 20
+    assert all("unloaded" in answer.text for answer in answers[18:])

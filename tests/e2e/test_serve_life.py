@@ -82,6 +82,21 @@ def test_a_request_while_the_model_loads_waits_for_it(tmp_path: Path) -> None:
     assert answer.status_code == 200
 
 
+def test_the_headers_of_a_stream_do_not_wait_for_a_load(tmp_path: Path) -> None:
+    settings = {"keep_alive_s": "600"}  # they would wait for so long for a request to be checked
+    with (
+        scripted(tmp_path, {"load_delay_s": 600}, settings=settings) as server,
+        server.client() as http,
+        http.stream("POST", CHAT, json=ASK | {"stream": True}) as answer,
+    ):
+        told = server.status()
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert told["state"] == "loading"
+    assert told["requests_queued"] == 1
+
+
 def test_a_failed_load_is_told_by_readiness_and_the_server_stays(tmp_path: Path) -> None:
     with scripted(tmp_path, {"fail_load": "it is broken"}, model="m") as server, server.client() as http:
         wait_until(lambda: http.get("/ready").json()["status"] == "failed", "the end of the load")
