@@ -266,12 +266,28 @@ class DoctorResult:
 
 
 @frozen(kw_only=True)
+class PromptTokensDetails:
+    """Of the prompt's tokens: those that were computed for an earlier request."""
+
+    cached_tokens: int
+
+
+@frozen(kw_only=True)
+class CompletionTokensDetails:
+    """Of the answer's tokens: those of its thoughts."""
+
+    reasoning_tokens: int
+
+
+@frozen(kw_only=True)
 class Usage:
     """Tokens in and out."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 @frozen(kw_only=True)
