@@ -121,7 +121,7 @@ class TokenSampler(Protocol):
 
 
 class Backend(Protocol):
-    """A loaded model. Only `tokenize` and `piece` may be called from any thread."""
+    """A loaded model. Only `tokenize`, `piece` and what says so may be called from any thread."""
 
     info: BackendInfo
 
@@ -149,8 +149,12 @@ class Backend(Protocol):
         """A writable view of one output row's logits."""
         ...
 
+    def check_sampling(self, sampling: Sampling) -> None:
+        """Raises the BadInput that `open_sampler` would raise. From any thread."""
+        ...
+
     def open_sampler(self, sampling: Sampling, seed: int, prompt: Sequence[int]) -> TokenSampler:
-        """A sampler chain for one answer. Raises BadInput on a sampler that does not exist."""
+        """A sampler chain for one answer. Raises BadInput on a sampler, penalty or token that cannot be."""
         ...
 
     def copy(self, source: int, target: int, end: int) -> None:

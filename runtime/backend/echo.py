@@ -219,9 +219,12 @@ class EchoBackend:
             return reply[at % len(reply)] if reply else 32
         return reply[at] if at < len(reply) else END
 
-    def open_sampler(self, sampling: Sampling, seed: int, prompt: Sequence[int]) -> TokenSampler:
+    def check_sampling(self, sampling: Sampling) -> None:
         if unknown := [name for name in sampling.samplers if not name.isidentifier()]:
             raise BadInput(f"there is no sampler `{unknown[0]}`", param="samplers")
+
+    def open_sampler(self, sampling: Sampling, seed: int, prompt: Sequence[int]) -> TokenSampler:
+        self.check_sampling(sampling)
         return EchoSampler(self, len(prompt))
 
     def copy(self, source: int, target: int, end: int) -> None:

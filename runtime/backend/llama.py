@@ -21,7 +21,7 @@ from ..models.placement import parameters_here
 from ..types import LoadSpec, Sampling
 from . import Backend, BackendInfo, Batch, Decoded, LoadProgress, LogLine, TokenSampler
 from .llama_params import MAX_OUTPUTS, applied_parameters, context_params, left_on_cpu, model_params, what_failed
-from .llama_sampler import open_sampler
+from .llama_sampler import check_sampling, open_sampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -211,6 +211,9 @@ class LlamaBackend:
         assert self._logits is not None, "the row has no logits"
         view: NDArray[np.float32] = self._logits[self._output_of[row]]
         return view
+
+    def check_sampling(self, sampling: Sampling) -> None:
+        check_sampling(sampling, self.info.n_vocab)
 
     def open_sampler(self, sampling: Sampling, seed: int, prompt: Sequence[int]) -> TokenSampler:
         return open_sampler(self, sampling, seed, prompt)

@@ -34,6 +34,16 @@ def sampler_order(names: Sequence[str]) -> tuple[str, ...]:
     return order or DEFAULT_ORDER
 
 
+def check_sampling(s: Sampling, n_vocab: int) -> None:
+    """Raises BadInput on a sampler that does not exist, a penalty that cannot be, or a token that there is not."""
+    sampler_order(s.samplers)
+    if s.repeat_penalty <= 0:
+        raise BadInput("`repeat_penalty` must be greater than 0", param="repeat_penalty")
+    for token, _ in s.logit_bias:
+        if not 0 <= token < n_vocab:
+            raise BadInput(f"there is no token `{token}`", param="logit_bias")
+
+
 def native_seed(seed: int) -> int:
     """The seed for llama.cpp's samplers: an answer repeats with every seed that can be asked for."""
     return SUBSTITUTE_SEED if seed == llama_cpp.LLAMA_DEFAULT_SEED else seed
@@ -102,9 +112,6 @@ def _active(s: Sampling) -> set[str]:
 
 
 def _bias(backend: LlamaBackend, s: Sampling) -> Any:
-    for token, _ in s.logit_bias:
-        if not 0 <= token < backend.info.n_vocab:
-            raise BadInput(f"there is no token `{token}`", param="logit_bias")
     pairs = [llama_cpp.llama_logit_bias(token, bias) for token, bias in s.logit_bias]
     array = (llama_cpp.llama_logit_bias * len(pairs))(*pairs)
     return llama_cpp.llama_sampler_init_logit_bias(backend.info.n_vocab, len(pairs), array)
@@ -135,9 +142,8 @@ class LlamaSampler:
 
 def open_sampler(backend: LlamaBackend, s: Sampling, seed: int, prompt: Sequence[int]) -> LlamaSampler:
     """The chain of one answer, which already remembers the prompt where a penalty looks back at it."""
+    check_sampling(s, backend.info.n_vocab)
     order, active = sampler_order(s.samplers), _active(s)
-    if s.repeat_penalty <= 0:
-        raise BadInput("`repeat_penalty` must be greater than 0", param="repeat_penalty")
     if s.temperature <= 0 and not active and not s.logit_bias:
         return LlamaSampler(backend)
     params = llama_cpp.llama_sampler_chain_default_params()

@@ -98,8 +98,7 @@ class Engine:
         Raises what the engine would refuse the request with, though it may be in a long decode now.
         """
         self._check_prompt(work)
-        # without DRY, which refuses nothing and takes as long to open as many tokens to compute
-        self.backend.open_sampler(evolve(work.request.sampling, dry_multiplier=0.0), 0, ()).close()
+        self.backend.check_sampling(work.request.sampling)
         if work.request.constraint is not None:
             try:
                 self._grammars_here().compile(work.request.constraint)
